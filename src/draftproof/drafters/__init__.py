@@ -1,0 +1,154 @@
+"""What a drafter is, and how one is found by name.
+
+A drafter proposes; it never decides. Whatever it proposes the output is the target's, so a
+drafter can be wrong, but it must be honest: the rows of a draft are the distributions its tokens
+were drawn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from draftproof.errors import PairError, ParameterError
+from draftproof.models import Model, Progress, load_model
+from draftproof.noise import Noise
+from draftproof.types import Draft, ModelOptions, SamplingParams
+
+
+class DraftRequest(NamedTuple):
+    """One sequence that wants a draft.
+
+    Attributes:
+        seq: sequence number; the drafter's caches are kept by it.
+        owner: changes when another request takes the sequence over.
+        tokens: all committed tokens. While the owner is the same, they only grow.
+        length: most tokens to propose; 0 only brings caches up to date.
+        params: the request's sampling options.
+        noise: the request's coins.
+        end_tokens: tokens that end the answer: nothing is worth proposing behind one.
+    """
+
+    seq: int
+    owner: int
+    tokens: Sequence[int]
+    length: int
+    params: SamplingParams
+    noise: Noise
+    end_tokens: frozenset[int]
+
+
+class Drafter(Protocol):
+    """Proposes tokens."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        """One draft per request, of at most its length; empty where there is nothing to propose.
+
+        It may decide to stop by looking at tokens it keeps and at the next distribution. It must
+        not drop a token after having seen which one it is: that would make the rows a lie.
+        """
+
+    def close(self) -> None:
+        """Free everything. May be called twice."""
+
+
+class Record:
+    """The tokens a drafter has taken in for one sequence, and how many are still right.
+
+    Comparing costs time by the tokens that are new, not by the context: within one request
+    committed tokens only grow, so what agreed once agrees for good.
+    """
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self._owner = -1
+        self._agreed = 0
+
+    def agree(self, request: DraftRequest) -> int:
+        """Length of the common prefix of the record and the request's tokens."""
+        start = self._agreed if request.owner == self._owner else 0
+        end = min(len(self.tokens), len(request.tokens))
+        differing = (i for i in range(start, end) if self.tokens[i] != request.tokens[i])
+        self._agreed = next(differing, end)
+        self._owner = request.owner
+        return self._agreed
+
+    def cut(self, length: int) -> None:
+        """Forget the tokens from ``length`` on."""
+        del self.tokens[length:]
+        self._agreed = min(self._agreed, length)
+
+
+def _lookup(rest: str, target: Model, options: ModelOptions, progress: Progress | None) -> Drafter:
+    from draftproof.drafters.lookup import LookupDrafter
+
+    return LookupDrafter()
+
+
+def _quantize(
+    rest: str, target: Model, options: ModelOptions, progress: Progress | None
+) -> Drafter:
+    from draftproof.models.quantize import quantized_copy
+
+    path = getattr(target, "path", None)
+    if path is None:
+        raise PairError(f"quantize needs a target in a GGUF file; {target.name} is not one")
+    return _model(quantized_copy(path, rest), target, options, progress)
+
+
+def _model(spec: str, target: Model, options: ModelOptions, progress: Progress | None) -> Drafter:
+    from draftproof.drafters.model import ModelDrafter
+
+    capabilities = target.capabilities
+    options = replace(
+        options,
+        context_length=capabilities.context_length,
+        max_sequences=capabilities.max_sequences,
+    )
+    model = load_model(spec, options, progress)
+    try:
+        return ModelDrafter(model, target)
+    except PairError:
+        model.close()
+        raise
+
+
+LOADERS: dict[str, Callable[[str, Model, ModelOptions, Progress | None], Drafter]] = {
+    "lookup": _lookup,
+    "quantize": _quantize,
+}
+
+
+def load_drafter(
+    spec: str,
+    target: Model,
+    options: ModelOptions | None = None,
+    progress: Progress | None = None,
+) -> Drafter | None:
+    """Load a drafter by its spec.
+
+    Args:
+        spec: ``none``, ``lookup``, ``quantize:TYPE``, or a model as ``load_model`` takes it.
+        target: the model to draft for.
+        options: how to load a draft model; its context follows the target's.
+        progress: called with the part loaded, from 0 to 1.
+
+    Raises:
+        PairError: it cannot draft for this target.
+        ModelLoadError: a draft model cannot be loaded.
+    """
+    if not spec:
+        raise ParameterError("the drafter is empty: give none, lookup, quantize:TYPE, or a model")
+    if spec == "none":
+        return None
+    kind, _, rest = spec.partition(":")
+    if kind == "lookup" and rest:
+        raise ParameterError(f"lookup takes no argument: write lookup, not {spec!r}")
+    if kind in LOADERS:
+        return LOADERS[kind](rest, target, options or ModelOptions(), progress)
+    return _model(spec, target, options or ModelOptions(), progress)

@@ -1,0 +1,293 @@
+"""The public face: requests in, steps and completions out. The loop itself is in ``rounds.py``.
+
+Not safe to use from two threads at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from types import TracebackType
+from typing import Self
+
+from draftproof.drafters import Drafter, load_drafter
+from draftproof.errors import ClosedError, PairError, ParameterError, PromptError
+from draftproof.models import Model, Progress, load_model
+from draftproof.rounds import Rounds
+from draftproof.sequence import Sequence
+from draftproof.stats import Completion
+from draftproof.text import encode_prompt
+from draftproof.types import ModelOptions, Prompt, SamplingParams, Speculation, Step
+
+logger = logging.getLogger("draftproof")
+
+
+class Engine:
+    """Generates with a target, sped up by a drafter, exactly as the target alone would.
+
+    Args:
+        target: a model, or a spec as ``load_model`` takes it.
+        drafter: a drafter, a spec as ``load_drafter`` takes it, or None for plain decoding.
+        speculation: the default of all requests.
+        options: how models given by their spec are loaded.
+        prefill_chunk: most prompt tokens of one target pass.
+        progress: called with the part of a model that is loaded, from 0 to 1.
+
+    The engine closes the models it loaded itself.
+
+    Raises:
+        ModelLoadError: a model cannot be loaded.
+        PairError: this drafter cannot draft for this target.
+    """
+
+    def __init__(
+        self,
+        target: Model | str,
+        drafter: Drafter | str | None = None,
+        *,
+        speculation: Speculation | None = None,
+        options: ModelOptions | None = None,
+        prefill_chunk: int = 256,
+        progress: Progress | None = None,
+    ) -> None:
+        if prefill_chunk < 1:
+            raise ParameterError(f"prefill_chunk must be 1 or more, not {prefill_chunk}")
+        started = time.perf_counter()
+        self._own: list[Model | Drafter] = []
+        self._speculation = speculation or Speculation()
+        self._closed = False
+        try:
+            self.target = self._load_target(target, options, progress)
+            self.drafter = self._load_drafter(drafter, options, progress)
+        except BaseException:
+            self.close()
+            raise
+        self._load_seconds = time.perf_counter() - started
+        self._rounds = Rounds(self.target, self.drafter, prefill_chunk)
+        self._finished: dict[int, Sequence] = {}
+        self._inbox: dict[int, deque[Step]] = {}
+        self._requests = 0
+
+    def _load_target(
+        self, target: Model | str, options: ModelOptions | None, progress: Progress | None
+    ) -> Model:
+        if not isinstance(target, str):
+            return target
+        model = load_model(target, options, progress)
+        self._own.append(model)
+        wanted, has = options and options.context_length, model.capabilities.context_length
+        if wanted and has < wanted:
+            raise ParameterError(f"{model.name} has a context of {has} tokens: ask for no more")
+        return model
+
+    def _load_drafter(
+        self, drafter: Drafter | str | None, options: ModelOptions | None, progress: Progress | None
+    ) -> Drafter | None:
+        if isinstance(drafter, str):
+            drafter = load_drafter(drafter, self.target, options, progress)
+            self._own += [drafter] if drafter else []
+        capabilities = self.target.capabilities
+        if drafter is not None and not capabilities.rollback:
+            raise PairError(
+                f"{self.target.name} cannot be speculated on: {capabilities.no_rollback_reason}; "
+                "leave the drafter out (--draft none)"
+            )
+        return drafter
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        speculation: Speculation | None = None,
+    ) -> int:
+        """Queue a request; it runs in the rounds of ``step``.
+
+        Args:
+            prompt: text as it is, chat messages, or token ids.
+            params: sampling options; greedy if left out.
+            speculation: instead of the engine's default.
+
+        Returns:
+            The request's id.
+
+        Raises:
+            PromptError: the prompt is empty, of the wrong shape, or leaves no room.
+            ParameterError: options that are not exact together.
+        """
+        self._check_open()
+        capabilities = self.target.capabilities
+        tokens = encode_prompt(self.target.tokenizer, prompt, capabilities.vocabulary)
+        if len(tokens) >= capabilities.context_length:
+            raise PromptError(
+                f"the prompt has {len(tokens)} tokens and the context {capabilities.context_length}"
+                ": shorten the prompt, or load the model with a longer context"
+            )
+        sequence = Sequence(
+            self._requests,
+            tokens,
+            params or SamplingParams(),
+            speculation or self._speculation,
+            self.target.tokenizer,
+            capabilities,
+        )
+        sequence.stats.load = self._load_seconds
+        self._requests += 1
+        self._rounds.waiting.append(sequence)
+        return sequence.request
+
+    def cancel(self, request: int) -> None:
+        """End a request between two rounds; its neighbours and the caches stay as they are.
+
+        Nothing happens where it has ended already.
+        """
+        sequence = self._rounds.find(request)
+        if sequence is not None:
+            sequence.end("cancelled")
+            self._end(sequence)
+
+    def completion(self, request: int) -> Completion:
+        """The answer of a finished or cancelled request; kept until it is fetched, once.
+
+        Raises:
+            ParameterError: no such request, or it is not finished.
+            DraftproofError: what ended the request, if it failed.
+        """
+        if request not in self._finished:
+            raise ParameterError(f"request {request} is not finished, or was fetched before")
+        return self._finished.pop(request).completion()
+
+    def follow(self, request: int) -> Iterator[Step]:
+        """Run rounds, for all requests, and yield this one's steps until it ends.
+
+        Leaving the iterator early cancels the request.
+        """
+        inbox = self._inbox.setdefault(request, deque())
+        try:
+            while inbox or self._rounds.find(request):
+                if not inbox:
+                    self.step()
+                while inbox:
+                    yield inbox.popleft()
+        finally:
+            del self._inbox[request]
+            if not self._closed:
+                self.cancel(request)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        speculation: Speculation | None = None,
+    ) -> Iterator[Step]:
+        """Submit a request and yield its steps. Arguments and errors as in ``submit``."""
+        request = self.submit(prompt, params, speculation)
+        return self._stream(request)
+
+    def _stream(self, request: int) -> Iterator[Step]:
+        try:
+            yield from self.follow(request)
+            self.completion(request)  # raises what ended the request, if it failed
+        finally:
+            self._finished.pop(request, None)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        speculation: Speculation | None = None,
+    ) -> Completion:
+        """Submit a request and wait for its answer. Arguments and errors as in ``submit``."""
+        request = self.submit(prompt, params, speculation)
+        for _ in self.follow(request):
+            pass
+        return self.completion(request)
+
+    def generate_many(
+        self,
+        prompts: Many[Prompt],
+        params: SamplingParams | Many[SamplingParams] | None = None,
+        speculation: Speculation | None = None,
+    ) -> list[Completion]:
+        """Answer several prompts, as many at once as the target holds sequences.
+
+        Args:
+            prompts: the prompts.
+            params: sampling options of all of them, or one for each.
+            speculation: instead of the engine's default.
+
+        Returns:
+            The answers, in the order of the prompts.
+        """
+        each = params if isinstance(params, Many) else [params] * len(prompts)
+        if len(each) != len(prompts):
+            raise ParameterError(f"{len(prompts)} prompts came with {len(each)} params")
+        requests: list[int] = []
+        try:
+            for prompt, one in zip(prompts, each, strict=True):
+                requests.append(self.submit(prompt, one, speculation))
+            while any(map(self._rounds.find, requests)):
+                self.step()
+        except BaseException:
+            for request in requests:
+                self.cancel(request)
+                self._finished.pop(request, None)
+            raise
+        return [self.completion(request) for request in requests]
+
+    def step(self) -> list[Step]:
+        """Run one round for all running sequences; the empty list if there is nothing to do.
+
+        Raises:
+            ModelError: a model failed. Sequences and caches are as before the round.
+        """
+        self._check_open()
+        steps = []
+        for sequence, step in self._rounds.run():
+            steps.append(step)
+            if sequence.request in self._inbox:
+                self._inbox[sequence.request].append(step)
+            if sequence.finish_reason:
+                self._end(sequence)
+        return steps
+
+    def _end(self, sequence: Sequence) -> None:
+        self._rounds.remove(sequence)
+        self._finished[sequence.request] = sequence
+        stats = sequence.stats
+        logger.info(
+            "request %d: %s, %d prompt and %d completion tokens in %d rounds; drafts: %d accepted, "
+            "%d rejected, %d discarded; %.1f tokens/s",
+            sequence.request,
+            sequence.finish_reason,
+            stats.prompt_tokens,
+            stats.completion_tokens,
+            stats.rounds,
+            stats.accepted,
+            stats.rejected,
+            stats.discarded,
+            stats.tokens_per_second,
+        )
+
+    def close(self) -> None:
+        """Free the models this engine loaded. May be called twice."""
+        self._closed = True
+        while self._own:
+            self._own.pop().close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the engine is closed: make a new one")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

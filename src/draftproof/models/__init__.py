@@ -1,0 +1,141 @@
+"""What a model is, and how one is found by name.
+
+A model holds several sequences and their cached entries. The engine appends with ``forward`` and
+forgets with ``truncate``; nothing else changes a cache. Backends are loaded when they are asked
+for, so that importing this loads no library that runs models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from draftproof.errors import ParameterError
+from draftproof.text import Tokenizer
+from draftproof.types import Array, ModelOptions
+
+Progress = Callable[[float], None]
+"""Called with the part done, from 0 to 1."""
+
+
+class Chunk(NamedTuple):
+    """Tokens to append to one sequence.
+
+    Attributes:
+        seq: sequence number, from 0 to ``Capabilities.max_sequences - 1``.
+        tokens: token ids, at least one; the first one's position is ``length(seq)``.
+        logits: how many of the last positions need logits, from 0 to ``len(tokens)``.
+    """
+
+    seq: int
+    tokens: Sequence[int]
+    logits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a model can do, known when it is loaded.
+
+    Attributes:
+        context_length: most entries one sequence's cache can hold.
+        vocabulary: width V of a row of logits.
+        max_sequences: sequences held at once.
+        rollback: whether ``truncate`` can remove part of a sequence. Where it cannot, truncating
+            to the present length or to 0 still works, and speculation is refused.
+        no_rollback_reason: why not, for the error message.
+    """
+
+    context_length: int
+    vocabulary: int
+    max_sequences: int = 1
+    rollback: bool = True
+    no_rollback_reason: str = ""
+
+
+class Model(Protocol):
+    """A model that runs. Not safe to call from two threads at once."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer and chat template."""
+
+    def forward(self, chunks: Sequence[Chunk]) -> list[Array]:
+        """Append every chunk in one pass; each sequence at most once.
+
+        Returns:
+            For each chunk its last ``chunk.logits`` rows, [chunk.logits, V], in the backend's own
+            array library. They are valid until the next call of ``forward``.
+
+        Raises:
+            ModelError: the pass failed. The caches may then hold any part of the chunks.
+            ClosedError: the model is closed.
+        """
+
+    def length(self, seq: int) -> int:
+        """Entries cached for a sequence."""
+
+    def truncate(self, seq: int, length: int) -> None:
+        """Forget all entries from position ``length`` on; no-op where there are none. O(1).
+
+        Raises:
+            ModelError: this model cannot go back to that length.
+        """
+
+    def close(self) -> None:
+        """Free everything. May be called twice."""
+
+
+def _table(name: str, options: ModelOptions, progress: Progress | None) -> Model:
+    from draftproof.models.table import load
+
+    return load(name, options)
+
+
+def _gguf(path: str, options: ModelOptions, progress: Progress | None) -> Model:
+    from draftproof.models.gguf import load
+
+    return load(path, options, progress)
+
+
+def _demo(name: str, options: ModelOptions, progress: Progress | None) -> Model:
+    from draftproof.models.demo import demo_path
+
+    return _gguf(demo_path(), options, progress)
+
+
+LOADERS: dict[str, Callable[[str, ModelOptions, Progress | None], Model]] = {
+    "table": _table,
+    "gguf": _gguf,
+    "demo": _demo,
+}
+
+
+def load_model(
+    spec: str, options: ModelOptions | None = None, progress: Progress | None = None
+) -> Model:
+    """Load a model by its spec.
+
+    Args:
+        spec: ``demo``, ``table:NAME``, ``gguf:PATH``, or a path of a GGUF file.
+        options: how to load it.
+        progress: called with the part loaded, from 0 to 1.
+
+    Raises:
+        ModelLoadError: the file is missing, broken, or of a kind that cannot be run.
+        MissingExtraError: the backend's library is not installed.
+    """
+    if not spec:
+        raise ParameterError("the model is empty: give a GGUF file, demo, or table:NAME")
+    kind, _, rest = spec.partition(":")
+    if kind not in LOADERS or (kind != "demo" and not rest):
+        kind, rest = "gguf", spec
+    return LOADERS[kind](rest, options or ModelOptions(), progress)

@@ -1,0 +1,141 @@
+"""Randomness as a function of where it is used, never of what was used before.
+
+A coin is keyed by seed, round, position and purpose, so no coin is ever shared between positions,
+purposes or rounds, and nothing depends on the order of calls. The hash is SplitMix64 (Steele, Lea
+and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) keyed by BLAKE2b; it is
+written in wrapping 64-bit integers, so NumPy and torch give the same bits.
+
+Two kinds: ``FreshNoise`` (no seed), and ``SeededNoise``, where target and drafter draw with the
+same noise at a position, so that the drawn token depends on seed and position alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol
+
+from array_api_compat import array_namespace
+
+from draftproof.types import Array
+
+_GOLDEN, _MIX1, _MIX2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MASK = (1 << 64) - 1
+
+
+class Purpose(IntEnum):
+    """What a coin is for."""
+
+    DRAFT = 0
+    ACCEPT = 1
+    TARGET = 2
+
+
+class At(NamedTuple):
+    """Where a coin is used.
+
+    Attributes:
+        round: committed tokens when the round began; grows with every round.
+        position: absolute position of the token in question.
+        purpose: what the coin decides.
+    """
+
+    round: int
+    position: int
+    purpose: Purpose
+
+
+class Noise(Protocol):
+    """The coins of one request."""
+
+    def below(self, numerator: float, denominator: float, at: At) -> bool:
+        """Whether u * denominator < numerator, for u uniform on [0, 1).
+
+        True with probability numerator / denominator; never where the numerator is 0.
+        """
+
+    def draw(self, weights: Array, at: At) -> int:
+        """Draw an index with probability proportional to ``weights`` [V], not all of them 0."""
+
+
+def noise_for(seed: int | None) -> Noise:
+    """The noise of a request: keyed by its seed, or fresh."""
+    return FreshNoise() if seed is None else SeededNoise(seed)
+
+
+class FreshNoise:
+    """Independent coins from fresh entropy."""
+
+    def __init__(self) -> None:
+        self._seed = secrets.randbits(64)
+
+    def below(self, numerator: float, denominator: float, at: At) -> bool:
+        """See ``Noise.below``."""
+        return uniform(self._seed, *at) * denominator < numerator
+
+    def draw(self, weights: Array, at: At) -> int:
+        """Invert the cumulative sum, in float64 and by its own total, so that none is missed."""
+        xp = array_namespace(weights)
+        total = xp.cumulative_sum(weights, dtype=xp.float64)
+        last = total[-1:]
+        aim = last * uniform(self._seed, *at)
+        # side="right" passes over weights of 0, also for u = 0; rounding must not run off the end.
+        index = int(xp.searchsorted(total, aim, side="right")[0])
+        return min(index, int(xp.searchsorted(total, last, side="left")[0]))
+
+
+class SeededNoise:
+    """The same token from the same distribution at the same position, for target and drafter.
+
+    An exponential race: token y wins with the smallest E_y / w_y, where E_y = -log(u_y). As
+    -log(E_y) is a Gumbel variable this is the Gumbel-max trick (DESIGN: log p + g), in one
+    logarithm instead of three.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def below(self, numerator: float, denominator: float, at: At) -> bool:
+        """Not used: with a seed, drafts are judged by match, which tosses no coin."""
+        raise AssertionError("a seeded request tosses no acceptance coin")
+
+    def draw(self, weights: Array, at: At) -> int:
+        """Run the race over the support of ``weights`` [V]."""
+        xp = array_namespace(weights)
+        (ids,) = xp.nonzero(weights > 0)
+        race = -xp.log(uniforms(self._seed, at.position, ids))
+        race = race / xp.astype(xp.take(weights, ids, axis=0), xp.float64)
+        return int(ids[int(xp.argmin(race))])
+
+
+def key(*parts: int) -> int:
+    """64 bits from whole numbers of any size and sign."""
+    text = ",".join(map(str, map(int, parts))).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def uniform(*parts: int) -> float:
+    """A number on [0, 1), in steps of 2**-53, from its key."""
+    return float((key(*parts) >> 11) * 2.0**-53)
+
+
+def uniforms(seed: int, position: int, ids: Array) -> Array:
+    """Numbers on (0, 1), float64 [n], one for each token id [n] at a position."""
+    xp = array_namespace(ids)
+    z = xp.astype(ids, xp.int64) * _signed(_GOLDEN) + _signed(key(seed, position))
+    z = (z ^ _shift_right(z, 30)) * _signed(_MIX1)
+    z = (z ^ _shift_right(z, 27)) * _signed(_MIX2)
+    z = _shift_right(z ^ _shift_right(z, 31), 11)
+    return (xp.astype(z, xp.float64) + 0.5) * 2.0**-53
+
+
+def _signed(value: int) -> int:
+    """The same 64 bits read as a signed number."""
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _shift_right(z: Any, bits: int) -> Any:
+    """Logical shift of signed numbers: the sign must not come along."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,0 +1,199 @@
+"""The loop: choose, propose, forward, judge, commit; for all running sequences together.
+
+A single stream is a batch of one, and the rest of a prompt travels in the same target pass as the
+verification of the others. There is no other loop: whatever reports or serves consumes the
+``Step`` records of this one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from draftproof.drafters import Drafter, DraftRequest
+from draftproof.errors import DraftproofError
+from draftproof.models import Chunk, Model
+from draftproof.rules import RULES, match_picks
+from draftproof.sampling import distribution, greedy
+from draftproof.sequence import Sequence
+from draftproof.types import Array, Draft, Seconds, Step, Verdict
+
+
+@dataclass(slots=True)
+class _Work:
+    """One sequence's part of a round.
+
+    Attributes:
+        feed: committed tokens the target reads, at least one.
+        draft: what it verifies behind them.
+    """
+
+    sequence: Sequence
+    feed: int
+    draft: Draft = field(default_factory=Draft)
+
+    @property
+    def reading(self) -> bool:
+        """Whether the prompt goes on behind this round, so that there is nothing to judge."""
+        return self.feed < self.sequence.pending
+
+    def request(self) -> DraftRequest:
+        sequence = self.sequence
+        tokens = sequence.tokens
+        return DraftRequest(
+            seq=sequence.slot,
+            owner=sequence.request,
+            tokens=tokens[: sequence.cached + self.feed] if self.reading else tokens,
+            length=0 if self.reading else sequence.room,
+            params=sequence.params,
+            noise=sequence.noise,
+            end_tokens=sequence.end_tokens,
+        )
+
+    def chunk(self) -> Chunk:
+        sequence = self.sequence
+        tokens = sequence.tokens[sequence.cached : sequence.cached + self.feed]
+        logits = 0 if self.reading else len(self.draft.tokens) + 1
+        return Chunk(sequence.slot, [*tokens, *self.draft.tokens], logits)
+
+
+class Rounds:
+    """The running sequences and the target's cache, moved on round by round.
+
+    Args:
+        target: the model that decides.
+        drafter: what proposes, or None.
+        prefill_chunk: most prompt tokens of one target pass, over all sequences.
+    """
+
+    def __init__(self, target: Model, drafter: Drafter | None, prefill_chunk: int) -> None:
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._target = target
+        self._drafter = drafter
+        self._prefill_chunk = prefill_chunk
+        # What each slot's cached entries were computed from.
+        self._slots: list[list[int]] = [[] for _ in range(target.capabilities.max_sequences)]
+        self._number = 0
+
+    def find(self, request: int) -> Sequence | None:
+        """The unfinished sequence of a request."""
+        everyone = (*self.running, *self.waiting)
+        return next((sequence for sequence in everyone if sequence.request == request), None)
+
+    def run(self) -> list[tuple[Sequence, Step]]:
+        """One round.
+
+        Raises:
+            ModelError: a model failed. Sequences and caches are as before the round.
+        """
+        self._admit()
+        works = self._choose()
+        if not works:
+            return []
+        begin = time.perf_counter()
+        try:
+            self._propose(works)
+            drafted = time.perf_counter()
+            logits = self._target.forward([work.chunk() for work in works])
+            verified = time.perf_counter()
+        except BaseException:
+            self._forget(work.sequence for work in works)
+            raise
+        verdicts = [self._judge(work, rows) for work, rows in zip(works, logits, strict=True)]
+        seconds = Seconds(drafted - begin, verified - drafted, time.perf_counter() - verified)
+        self._number += 1
+        steps = [self._commit(*pair, seconds) for pair in zip(works, verdicts, strict=True)]
+        self._forget(work.sequence for work in works)
+        return steps
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a finished sequence out; its entries stay for a prompt that begins the same."""
+        if sequence in self.waiting:
+            self.waiting.remove(sequence)
+            return
+        self.running.remove(sequence)
+        self._forget([sequence])
+        self._slots[sequence.slot] = sequence.tokens[: sequence.cached]
+
+    def _admit(self) -> None:
+        """Give waiting requests the free slots, where most of their prompt is cached already."""
+        free = set(range(len(self._slots))) - {sequence.slot for sequence in self.running}
+        while self.waiting and free:
+            sequence = self.waiting.popleft()
+            shared = {slot: _common(self._slots[slot], sequence.tokens[:-1]) for slot in free}
+            sequence.slot = max(sorted(free), key=shared.__getitem__)
+            sequence.cached = shared[sequence.slot]
+            free.remove(sequence.slot)
+            self.running.append(sequence)
+            self._forget([sequence])
+            sequence.stats.cached_tokens = sequence.cached
+
+    def _choose(self) -> list[_Work]:
+        """How much of each sequence goes into this round's target pass."""
+        works, budget = [], self._prefill_chunk
+        for sequence in self.running:
+            feed = sequence.pending
+            if feed > 1:
+                feed = min(feed, budget)
+                budget -= feed
+            if feed:
+                works.append(_Work(sequence, feed))
+        return works
+
+    def _propose(self, works: list[_Work]) -> None:
+        speculative = [work for work in works if work.sequence.draft_length]
+        if self._drafter is None or not speculative:
+            return
+        requests = [work.request() for work in speculative]
+        drafts = self._drafter.propose(requests)
+        for work, request, draft in zip(speculative, requests, drafts, strict=True):
+            assert len(draft.tokens) <= request.length
+            work.draft = draft
+
+    def _judge(self, work: _Work, logits: Array) -> Verdict | DraftproofError | None:
+        """The verdict on a draft of k tokens, from logits [k+1, V]; an error ends the request."""
+        sequence, draft = work.sequence, work.draft
+        if work.reading:
+            return None
+        try:
+            if sequence.params.greedy:
+                return match_picks(iter(greedy(logits)), draft)
+            p = distribution(logits, sequence.params)
+            rule = RULES["match" if draft.rows is None else sequence.rule]
+            return rule(p, draft, sequence.noise, len(sequence.tokens))
+        except DraftproofError as error:
+            return error
+
+    def _commit(
+        self, work: _Work, verdict: Verdict | DraftproofError | None, seconds: Seconds
+    ) -> tuple[Sequence, Step]:
+        sequence = work.sequence
+        prefilled = sequence.prompt_part(work.feed)
+        if isinstance(verdict, Verdict):
+            change = sequence.commit(work.draft, verdict)
+            sequence.cached = len(sequence.tokens) - 1
+        elif verdict is None:
+            change = sequence.unchanged()
+            sequence.cached += work.feed
+        else:
+            change = sequence.end("error", verdict)
+        return sequence, sequence.step(self._number, seconds, prefilled, work.draft, change)
+
+    def _forget(self, sequences: Iterable[Sequence]) -> None:
+        """Roll the target's cache back to what each sequence has committed."""
+        for sequence in sequences:
+            held = self._target.length(sequence.slot)
+            if held > sequence.cached and not self._target.capabilities.rollback:
+                sequence.cached = 0  # such a state can only begin again
+            self._target.truncate(sequence.slot, sequence.cached)
+            # A cache that runs ahead or behind gives wrong text without an error.
+            assert self._target.length(sequence.slot) == sequence.cached
+
+
+def _common(known: list[int], tokens: list[int]) -> int:
+    """Length of the common prefix."""
+    pairs = zip(known, tokens, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(known), len(tokens)))

@@ -1,0 +1,105 @@
+"""From logits to the distribution that is sampled: the only place where sampling options live.
+
+Target and drafter go through the same function, so that p and q mean the same thing. Order:
+temperature, top-k, top-p, min-p. Every filter is a cut-off: tokens at least as probable as the
+cut-off stay. Tokens of equal probability therefore stay or go together, and renaming the tokens
+renames the result.
+"""
+
+from __future__ import annotations
+
+from array_api_compat import array_namespace
+
+from draftproof.errors import ModelError
+from draftproof.types import Array, SamplingParams
+
+
+def distribution(logits: Array, params: SamplingParams) -> Array:
+    """The distribution to sample from, [n, V], for logits [n, V].
+
+    Arithmetic is in float32, or float64 where the logits are.
+
+    Raises:
+        ModelError: a row has no finite maximum.
+    """
+    xp = array_namespace(logits)
+    if logits.dtype != xp.float64:
+        logits = xp.astype(logits, xp.float32, copy=False)
+    if params.greedy:
+        ids = xp.asarray(greedy(logits), device=logits.device)
+        every = xp.arange(logits.shape[-1], device=logits.device)
+        return xp.astype(every[None, :] == ids[:, None], logits.dtype)
+    weights = _softmax_weights(xp, logits, params.temperature)
+    if params.top_k or params.top_p < 1 or params.min_p:
+        cuts = [_cutoff(xp, row, params) for row in weights]
+        weights *= weights >= xp.asarray(cuts, dtype=weights.dtype, device=weights.device)[:, None]
+    weights /= xp.sum(weights, axis=-1, keepdims=True)
+    return weights
+
+
+def greedy(logits: Array) -> list[int]:
+    """The most probable token of each row of [n, V], the lowest id on an exact tie.
+
+    Raises:
+        ModelError: a row has no finite maximum.
+    """
+    xp = array_namespace(logits)
+    ids: list[int] = xp.argmax(logits, axis=-1).tolist()
+    # NaN counts as the largest number here, so looking at the winner is enough.
+    _require_finite(all(_is_finite(logits[i, best]) for i, best in enumerate(ids)))
+    return ids
+
+
+def _softmax_weights(xp: Array, logits: Array, temperature: float) -> Array:
+    """exp((logits - maximum) / temperature), [n, V]: 1 for the most probable token of a row."""
+    peak = xp.max(logits, axis=-1, keepdims=True)
+    _require_finite(bool(xp.all(xp.isfinite(peak))))
+    scaled = logits - peak
+    if temperature != 1:
+        scaled /= temperature
+    return xp.exp(scaled)
+
+
+def _cutoff(xp: Array, weights: Array, params: SamplingParams) -> float:
+    """The smallest weight of [V] that stays. The most probable token has weight 1.
+
+    top-p, as in transformers and llama.cpp, counts mass among what top-k has left. A token stays
+    while the mass of the strictly more probable ones is below top_p.
+    """
+    if not params.top_k and params.top_p == 1:
+        return params.min_p
+    head = _head(xp, weights, params)  # descending
+    if params.top_k:
+        head = head[head >= head[min(params.top_k, head.shape[0]) - 1]]
+        total = xp.sum(head, dtype=xp.float64)
+    else:
+        total = xp.sum(weights, dtype=xp.float64)
+    mass = xp.cumulative_sum(head, dtype=xp.float64)
+    inside = int(xp.sum(xp.astype(mass < params.top_p * total, xp.int64)))
+    return max(params.min_p, float(head[min(inside, head.shape[0] - 1)]))
+
+
+def _head(xp: Array, weights: Array, params: SamplingParams) -> Array:
+    """The weights of [V] that top-k or top-p could keep, descending.
+
+    Sorting a whole vocabulary is the dear part; a few passes that cut off the long tail are not.
+    """
+    aim = params.top_p * xp.sum(weights, dtype=xp.float64)
+    for exponent in (6, 12, 18):
+        head = weights[weights >= 2.0**-exponent]
+        enough = head.shape[0] >= params.top_k if params.top_k else xp.sum(head) > aim
+        if enough:
+            return xp.sort(head, descending=True)
+    return xp.sort(weights, descending=True)
+
+
+def _require_finite(ok: bool) -> None:
+    if not ok:
+        raise ModelError(
+            "the model returned logits that are not finite: the file may be damaged, "
+            "or its numbers overflow on this device"
+        )
+
+
+def _is_finite(value: Array) -> bool:
+    return bool(value - value == 0)

@@ -1,0 +1,192 @@
+"""Between text and tokens: prompts, chat templates, incremental decoding, stop strings.
+
+Not here: the vocabularies themselves; each backend brings its ``Tokenizer``.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol, cast
+
+from draftproof.errors import MissingExtraError, PromptError
+from draftproof.types import Message, Origin, Piece, Prompt
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+class Tokenizer(Protocol):
+    """A vocabulary, as it comes with the model's file."""
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens after which the model has nothing more to say; may be empty."""
+
+    @property
+    def bos(self) -> int | None:
+        """The token every prompt begins with, or None if this model wants none."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template of the file, or None."""
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text, special tokens written in it recognised, no BOS or EOS added."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; empty for control tokens. May be part of a character."""
+
+    def special_text(self, token: int) -> str:
+        """How a token is written in a template, control tokens too."""
+
+    def vocabulary(self) -> list[str]:
+        """The V token texts as the file has them, to compare two vocabularies."""
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, vocabulary: int) -> list[int]:
+    """Tokens of a prompt.
+
+    Text is taken as it is, chat messages go through the file's template; both begin with exactly
+    one BOS where the model wants one. Token ids are taken as they are.
+
+    Raises:
+        PromptError: the prompt is empty, of the wrong shape, or has ids outside the vocabulary.
+    """
+    if isinstance(prompt, str):
+        tokens = _with_bos(tokenizer, tokenizer.encode(prompt)) if prompt else []
+    elif len(prompt) and all(isinstance(part, dict) for part in prompt):
+        text = apply_template(tokenizer, cast(Sequence[Message], prompt))
+        tokens = _with_bos(tokenizer, tokenizer.encode(text))
+    else:
+        tokens = _checked_ids(prompt, vocabulary)
+    if not tokens:
+        raise PromptError("the prompt is empty: give it some text")
+    return tokens
+
+
+def _with_bos(tokenizer: Tokenizer, tokens: list[int]) -> list[int]:
+    bos = tokenizer.bos
+    return tokens if bos is None or tokens[:1] == [bos] else [bos, *tokens]
+
+
+def _checked_ids(prompt: Sequence[object], vocabulary: int) -> list[int]:
+    ids = [token for token in prompt if isinstance(token, int) and 0 <= token < vocabulary]
+    if len(ids) < len(prompt):
+        raise PromptError(
+            "a prompt is text, a list of messages, or a list of token ids "
+            f"from 0 to {vocabulary - 1}"
+        )
+    return ids
+
+
+def apply_template(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
+    """The text a chat becomes, ready for the assistant's answer.
+
+    The template is the file's own and runs in Jinja's sandbox, as in transformers.
+
+    Raises:
+        PromptError: no template, a message of the wrong shape, or the template's own refusal.
+        MissingExtraError: Jinja is not installed.
+    """
+    if tokenizer.chat_template is None:
+        raise PromptError("this model has no chat template: give the prompt as plain text (--raw)")
+    for message in messages:
+        if not all(isinstance(message.get(field), str) for field in ("role", "content")):
+            raise PromptError(f"a message needs a role and a content, both text: {message!r}")
+    try:
+        from jinja2 import TemplateError
+    except ImportError as error:
+        raise MissingExtraError("a chat template", "gguf") from error
+    try:
+        return _compiled(tokenizer.chat_template).render(
+            messages=list(messages), add_generation_prompt=True, **_special_texts(tokenizer)
+        )
+    except TemplateError as error:
+        raise PromptError(f"the model's chat template refuses these messages: {error}") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(source: str) -> Template:
+    """Jinja as transformers sets it up for templates."""
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
+    environment.filters["tojson"] = lambda value, **options: json.dumps(
+        value, ensure_ascii=False, **options
+    )
+    return environment.from_string(source)
+
+
+def _special_texts(tokenizer: Tokenizer) -> dict[str, str]:
+    """What templates call their special tokens."""
+    ends = sorted(tokenizer.end_tokens)
+    return {
+        "bos_token": "" if tokenizer.bos is None else tokenizer.special_text(tokenizer.bos),
+        "eos_token": tokenizer.special_text(ends[0]) if ends else "",
+    }
+
+
+class TextStream:
+    """Tokens in, text out, as soon as it is certain.
+
+    Bytes that are not yet a whole character wait for the next token. Text that may be the
+    beginning of a stop string waits until it is not; a stop string itself never comes out.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+        self.stopped = False
+        self._piece = tokenizer.piece
+        self._stop = tuple(stop)
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        self._held: list[Piece] = []
+
+    def push(self, token: int, origin: Origin) -> list[Piece]:
+        """The text that became certain with this token; sets ``stopped`` at a stop string."""
+        return self._release(self._decode(self._piece(token)), origin)
+
+    def finish(self) -> list[Piece]:
+        """What is left when the answer ends without a stop string."""
+        last = self._held[-1].origin if self._held else Origin.PLAIN
+        pieces = self._release(self._decode(b"", True), last)
+        held, self._held = self._held, []
+        return pieces if self.stopped else [*pieces, *held]
+
+    def _release(self, text: str, origin: Origin) -> list[Piece]:
+        if not text or self.stopped:
+            return []
+        if not self._stop:
+            return [Piece(text, origin)]
+        self._held.append(Piece(text, origin))
+        whole = "".join(piece.text for piece in self._held)
+        found = [at for at in map(whole.find, self._stop) if at >= 0]
+        self.stopped = bool(found)
+        return self._take(min(found) if found else len(whole) - self._undecided(whole))
+
+    def _undecided(self, text: str) -> int:
+        """Length of the longest ending of ``text`` that a stop string begins with."""
+        longest = min(len(text), max(map(len, self._stop)) - 1)
+        endings = range(longest, 0, -1)
+        return next((n for n in endings if any(s.startswith(text[-n:]) for s in self._stop)), 0)
+
+    def _take(self, count: int) -> list[Piece]:
+        """Remove the first ``count`` characters from what is held."""
+        taken, held = [], []
+        for piece in self._held:
+            head, tail = piece.text[:count], piece.text[count:]
+            count -= len(head)
+            taken += [Piece(head, piece.origin)] if head else []
+            held += [Piece(tail, piece.origin)] if tail else []
+        self._held = held
+        return taken

@@ -1,0 +1,277 @@
+"""The frozen records all parts share. No behaviour beyond checking themselves.
+
+Not here: the records of a finished answer (``stats.py``) and the protocols of models and
+drafters (``models/__init__.py``, ``drafters/__init__.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias
+
+from draftproof.errors import ParameterError
+
+Array: TypeAlias = Any
+"""An array of the backend's own library (NumPy or torch); see the array API standard."""
+
+Message: TypeAlias = dict[str, str]
+"""One chat message: ``{"role": ..., "content": ...}``."""
+
+Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
+"""Raw text, chat messages (the model's own template is applied), or token ids."""
+
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
+
+RULES = ("block", "token", "match")
+
+
+def _require(ok: bool, message: str) -> None:
+    if not ok:
+        raise ParameterError(message)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are drawn from the target, and when an answer ends.
+
+    Attributes:
+        temperature: divides the logits; 0 is greedy (argmax, lowest id on an exact tie).
+        top_k: keep the k most probable tokens; 0 keeps all.
+        top_p: keep the most probable tokens until their mass reaches top_p; 1 keeps all.
+        min_p: drop tokens less probable than min_p times the most probable one; 0 keeps all.
+        seed: with a seed the text is a function of target, prompt and seed alone, whatever the
+            drafter; without one every run is fresh.
+        max_tokens: most tokens to emit; None goes on to the end of the context.
+        stop: strings that end the answer; the text ends before the first of them.
+        ignore_eos: go on past the model's end tokens (for measuring).
+
+    Raises:
+        ParameterError: a value is out of its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = 512
+    stop: Sequence[str] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        _require(
+            _is_number(self.temperature) and (self.temperature == 0 or self.temperature >= 1e-4),
+            f"temperature must be 0 (greedy) or at least 0.0001, not {self.temperature!r}",
+        )
+        _require(
+            _is_int(self.top_k) and self.top_k >= 0,
+            f"top_k must be a whole number of 0 (off) or more, not {self.top_k!r}",
+        )
+        _require(
+            _is_number(self.top_p) and 0 < self.top_p <= 1,
+            f"top_p must lie above 0 and at most at 1 (off), not {self.top_p!r}",
+        )
+        _require(
+            _is_number(self.min_p) and 0 <= self.min_p <= 1,
+            f"min_p must lie from 0 (off) to 1, not {self.min_p!r}",
+        )
+        _require(
+            self.seed is None or _is_int(self.seed),
+            f"seed must be a whole number or None, not {self.seed!r}",
+        )
+        _require(
+            self.max_tokens is None or (_is_int(self.max_tokens) and self.max_tokens >= 1),
+            f"max_tokens must be a whole number of 1 or more, or None, not {self.max_tokens!r}",
+        )
+        self._check_stop()
+
+    def _check_stop(self) -> None:
+        """A bare string would be read as one stop per letter: take it as one stop string."""
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        _require(
+            all(isinstance(s, str) and s for s in stop),
+            f"stop must be strings that are not empty, not {self.stop!r}",
+        )
+        object.__setattr__(self, "stop", stop)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most probable token is taken instead of drawing."""
+        return self.temperature == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """How a request is speculated on.
+
+    Attributes:
+        draft_length: tokens proposed per round (k); 0 is plain decoding.
+        rule: "block", "token" or "match"; None takes "block", and "match" with a seed or when
+            greedy (where all rules are the same). See ``rules.py``.
+
+    Raises:
+        ParameterError: a value is out of its range.
+    """
+
+    draft_length: int = 4
+    rule: Literal["block", "token", "match"] | None = None
+
+    def __post_init__(self) -> None:
+        _require(
+            _is_int(self.draft_length) and self.draft_length >= 0,
+            f"draft_length must be a whole number of 0 (plain) or more, not {self.draft_length!r}",
+        )
+        _require(
+            self.rule is None or self.rule in RULES,
+            f"rule must be one of {', '.join(RULES)}, not {self.rule!r}",
+        )
+
+    def rule_for(self, params: SamplingParams) -> Literal["block", "token", "match"]:
+        """The rule that judges drafts under ``params``.
+
+        Raises:
+            ParameterError: a seed together with a rule that would let the drafter change the text.
+        """
+        if params.greedy:
+            return "match"
+        if params.seed is None:
+            return self.rule or "block"
+        _require(
+            self.rule in (None, "match"),
+            f"rule {self.rule!r} would let the drafter change the text of a seed: "
+            "leave the rule out, or the seed",
+        )
+        return "match"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """How a model is loaded. The defaults suit a machine without a GPU.
+
+    Attributes:
+        context_length: most tokens of one sequence; None takes the model's own.
+        max_sequences: sequences that can be held at once.
+        threads: CPU threads; None takes the physical cores, less one where there are more than two.
+        gpu_layers: layers to put on a GPU; -1 for all.
+    """
+
+    context_length: int | None = None
+    max_sequences: int = 1
+    threads: int | None = None
+    gpu_layers: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("context_length", "max_sequences", "threads"):
+            value = getattr(self, name)
+            optional = name != "max_sequences"
+            _require(
+                (optional and value is None) or (_is_int(value) and value >= 1),
+                f"{name} must be a whole number of 1 or more, not {value!r}",
+            )
+        _require(
+            _is_int(self.gpu_layers) and self.gpu_layers >= -1,
+            f"gpu_layers must be a whole number of -1 (all) or more, not {self.gpu_layers!r}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a drafter proposes for one sequence in one round.
+
+    Attributes:
+        tokens: the proposed tokens, k of them.
+        rows: [k, V], the very distributions the tokens were drawn from, or None where the draft
+            is deterministic (lookup, greedy drafts, seeded drafts).
+    """
+
+    tokens: tuple[int, ...] = ()
+    rows: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule makes of a draft: how many drafts it accepts, and the one token it adds."""
+
+    accepted: int
+    token: int
+
+
+class Origin(StrEnum):
+    """Where an emitted token comes from."""
+
+    ACCEPTED = "accepted"
+    CORRECTION = "correction"
+    BONUS = "bonus"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that became certain, and the origin of the token that carries it."""
+
+    text: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Wall seconds of one round. All sequences of a round share them: they do not add up over them.
+
+    Attributes:
+        draft: in the drafter.
+        verify: in the target's pass.
+        other: the rest of the round.
+    """
+
+    draft: float = 0.0
+    verify: float = 0.0
+    other: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one round did to one sequence. Everything that reports reads this record.
+
+    Attributes:
+        request: the id ``Engine.submit`` returned.
+        round: number of the round, counted by the engine; sequences share it.
+        prefilled: prompt tokens the target read in this round.
+        drafted: the proposed tokens.
+        accepted: leading drafts that were emitted.
+        evaluated: drafts that were judged: the accepted ones, and the rejected one if any.
+        tokens: emitted tokens, in order.
+        origins: one origin per emitted token.
+        pieces: text released by this round (text that may begin a stop string is held back).
+        seconds: wall seconds of the round.
+        finish_reason: None while the sequence goes on.
+        error: the reason behind ``finish_reason == "error"``.
+    """
+
+    request: int
+    round: int
+    prefilled: int = 0
+    drafted: tuple[int, ...] = ()
+    accepted: int = 0
+    evaluated: int = 0
+    tokens: tuple[int, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    seconds: Seconds = field(default_factory=Seconds)
+    finish_reason: FinishReason | None = None
+    error: Exception | None = None
+
+    @property
+    def text(self) -> str:
+        """The text this round released."""
+        return "".join(piece.text for piece in self.pieces)
