@@ -35,8 +35,7 @@ def vocabulary(padding: int = 0) -> tuple[list[str], list[int]]:
 class Writer:
     """One file: hyperparameters, a tokenizer, then tensors by name."""
 
-    def __init__(self, path: Path, arch: str, seed: int) -> None:
-        self.arch = arch
+    def __init__(self, path: Path, arch: str, seed: int, kv_heads: int | list[int] = HEADS) -> None:
         self.out = gguf.GGUFWriter(str(path), arch)
         self.random = np.random.default_rng(seed)
         self.out.add_block_count(LAYERS)
@@ -44,7 +43,7 @@ class Writer:
         self.out.add_embedding_length(WIDTH)
         self.out.add_feed_forward_length(HIDDEN)
         self.out.add_head_count(HEADS)
-        self.out.add_head_count_kv(HEADS)
+        self.out.add_head_count_kv(kv_heads)
         self.out.add_layer_norm_rms_eps(1e-5)
 
     def bpe(self, padding: int = 0, merges: tuple[str, ...] = MERGES) -> int:
@@ -60,15 +59,19 @@ class Writer:
         self.out.add_add_bos_token(True)
         return len(texts)
 
-    def sentencepiece(self) -> int:
-        texts = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁", "a", "b"]
+    def sentencepiece(self, letters: str = "▁ab") -> int:
+        texts = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *letters]
         kinds = [gguf.TokenType.UNKNOWN, *[gguf.TokenType.CONTROL] * 2]
-        kinds += [gguf.TokenType.BYTE] * 256 + [gguf.TokenType.NORMAL] * 3
+        kinds += [gguf.TokenType.BYTE] * 256 + [gguf.TokenType.NORMAL] * len(letters)
         self.out.add_tokenizer_model("llama")
         self.out.add_token_list(texts)
         self.out.add_token_scores([0.0] * len(texts))
         self.out.add_token_types([int(kind) for kind in kinds])
         return len(texts)
+
+    def spaceless(self) -> int:
+        """Without a token for the space, each one takes the three bytes of U+2581."""
+        return self.sentencepiece("")
 
     def no_tokenizer(self) -> int:
         self.out.add_tokenizer_model("no_vocab")
@@ -103,12 +106,14 @@ def llama(
     size = writer.bpe(padding) if tokenizer == "bpe" else getattr(writer, tokenizer)()
     if template:
         writer.out.add_chat_template(template)
+    if arch == "qwen2vl":  # positions of several parts
+        writer.out.add_rope_dimension_sections([4, 6, 6, 0])
     if pooling:
         writer.out.add_pooling_type(gguf.PoolingType.LAST)
     writer.tensor("token_embd.weight", size, WIDTH)
     writer.tensor("output_norm.weight", WIDTH)
     for layer in range(LAYERS):
-        _attention(writer, f"blk.{layer}.")
+        _layer(writer, f"blk.{layer}.")
     writer.close()
     return path
 
@@ -123,7 +128,7 @@ def gemma2(path: Path, *, window: int, seed: int = 2) -> Path:
     writer.tensor("token_embd.weight", size, WIDTH)
     writer.tensor("output_norm.weight", WIDTH)
     for layer in range(LAYERS):
-        _attention(writer, f"blk.{layer}.")
+        _layer(writer, f"blk.{layer}.")
         writer.tensor(f"blk.{layer}.post_attention_norm.weight", WIDTH)
         writer.tensor(f"blk.{layer}.post_ffw_norm.weight", WIDTH)
     writer.close()
@@ -157,6 +162,25 @@ def mamba(path: Path, *, seed: int = 3) -> Path:
     return path
 
 
+def lfm2(path: Path, *, seed: int = 6) -> Path:
+    """LFM2: a layer of short convolutions, then one of attention."""
+    writer = Writer(path, "lfm2", seed, kv_heads=[0, HEADS])
+    size = writer.bpe()
+    writer.out.add_shortconv_l_cache(3)
+    writer.tensor("token_embd.weight", size, WIDTH)
+    writer.tensor("token_embd_norm.weight", WIDTH)
+    writer.tensor("blk.0.shortconv.conv.weight", WIDTH, 3)
+    writer.tensor("blk.0.shortconv.in_proj.weight", 3 * WIDTH, WIDTH)
+    writer.tensor("blk.0.shortconv.out_proj.weight", WIDTH, WIDTH)
+    _feed_forward(writer, "blk.0.")
+    writer.tensor("blk.0.attn_norm.weight", WIDTH)
+    _layer(writer, "blk.1.")
+    for part in ("attn_q_norm", "attn_k_norm"):
+        writer.tensor(f"blk.1.{part}.weight", WIDTH // HEADS)
+    writer.close()
+    return path
+
+
 def t5_encoder(path: Path, *, seed: int = 4) -> Path:
     """An encoder without a decoder."""
     writer = Writer(path, "t5encoder", seed)
@@ -166,7 +190,7 @@ def t5_encoder(path: Path, *, seed: int = 4) -> Path:
     writer.tensor("token_embd.weight", size, WIDTH)
     writer.tensor("enc.output_norm.weight", WIDTH)
     for layer in range(LAYERS):
-        _attention(writer, f"enc.blk.{layer}.", output="attn_o")
+        _layer(writer, f"enc.blk.{layer}.", output="attn_o")
         writer.tensor(f"enc.blk.{layer}.attn_rel_b.weight", 8, HEADS)
     writer.close()
     return path
@@ -179,10 +203,15 @@ def truncated(source: Path, path: Path) -> Path:
     return path
 
 
-def _attention(writer: Writer, at: str, output: str = "attn_output") -> None:
+def _layer(writer: Writer, at: str, output: str = "attn_output") -> None:
+    """A whole layer: attention and what follows it."""
     writer.tensor(at + "attn_norm.weight", WIDTH)
     for part in ("attn_q", "attn_k", "attn_v", output):
         writer.tensor(f"{at}{part}.weight", WIDTH, WIDTH)
+    _feed_forward(writer, at)
+
+
+def _feed_forward(writer: Writer, at: str) -> None:
     writer.tensor(at + "ffn_norm.weight", WIDTH)
     for part in ("ffn_gate", "ffn_up"):
         writer.tensor(f"{at}{part}.weight", HIDDEN, WIDTH)
