@@ -1,0 +1,166 @@
+"""The command line: arguments become dataclasses, and each command is one call of the library.
+
+Run ``draftproof --help``. Standard output carries the answer alone; errors are one line on
+standard error. Exit codes: 0, 1 a failure while running, 2 something to put right, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import sys
+from typing import Any, BinaryIO
+
+import click
+
+from draftproof import __version__
+from draftproof.chat import Chat, answer, encode, has_template
+from draftproof.engine import Engine
+from draftproof.errors import DraftproofError, ParameterError, PromptError, UserError
+from draftproof.inputs import read_text
+from draftproof.options import Text, pick, refuse_idle_options, shared_options
+from draftproof.terminal import Notices, Terminal, complain
+from draftproof.types import Message, ModelOptions, SamplingParams, Speculation
+
+
+@click.group(
+    invoke_without_command=True,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
+)
+@click.version_option(__version__, message="draftproof %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Exact speculative decoding: the target model's own text, faster.
+
+    On a terminal tokens are coloured by their origin: drafted and accepted, correction after a
+    rejected draft, bonus after a draft that was accepted whole, or plain. NO_COLOR turns colours
+    off, FORCE_COLOR on.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@cli.command()
+@click.argument("prompt", required=False, type=Text())
+@click.option(
+    "--prompt-file",
+    type=click.File("rb"),
+    metavar="FILE",
+    show_default="standard input, if no PROMPT is given",
+    help="Read the prompt from a file, - for standard input; one line end behind it is dropped.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    show_default="off",
+    help="Write one JSON document: text, tokens and statistics.",
+)
+@shared_options
+@click.pass_context
+def generate(
+    context: click.Context,
+    /,
+    prompt: str | None,
+    prompt_file: BinaryIO | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Answer PROMPT, or the text of a file or of standard input."""
+    messages = [*_system(options), {"role": "user", "content": _prompt(prompt, prompt_file)}]
+    terminal, params = Terminal(not options["verbose"]), pick(SamplingParams, options)
+    with _engine(context, terminal) as engine:
+        raw = options["raw"] or not has_template(engine, options["system"], terminal)
+        tokens = encode(engine, messages, raw)
+        completion = answer(engine, tokens, params, terminal, show=not as_json)
+    if as_json:
+        terminal.line(json.dumps(completion.to_json()))
+    else:
+        terminal.statistics(completion)
+    return 130 if completion.finish_reason == "cancelled" else 0
+
+
+@cli.command()
+@shared_options
+@click.pass_context
+def chat(context: click.Context, /, **options: Any) -> int:
+    """Talk with a model; lines piped in are answered one by one.
+
+    Ctrl-C stops an answer, /help lists the commands, Ctrl-D leaves.
+    """
+    terminal, params = Terminal(not options["verbose"]), pick(SamplingParams, options)
+    with _engine(context, terminal) as engine:
+        raw = options["raw"] or not has_template(engine, options["system"], terminal)
+        return Chat(engine, params, terminal, _system(options), raw).run()
+
+
+def _system(options: dict[str, Any]) -> list[Message]:
+    """The messages before the first turn."""
+    text = options["system"]
+    return [] if text is None else [{"role": "system", "content": text}]
+
+
+def _prompt(prompt: str | None, file: BinaryIO | None) -> str:
+    if prompt is not None and file is not None:
+        raise ParameterError("two prompts: leave out PROMPT, or --prompt-file")
+    if prompt is None and file is None:
+        if sys.stdin is None or sys.stdin.isatty():
+            raise PromptError("no prompt: give it as an argument, with --prompt-file, or by a pipe")
+        file = sys.stdin.buffer
+    if file is not None:
+        prompt = read_text(file, "standard input" if file.name == "<stdin>" else file.name)
+    if not (prompt and prompt.strip()):
+        raise PromptError("the prompt is empty: give it some text")
+    return prompt
+
+
+def _engine(context: click.Context, terminal: Terminal) -> Engine:
+    """The engine the options ask for, once they are known to fit together."""
+    options = context.params
+    level = logging.INFO if options["verbose"] else logging.WARNING
+    logging.basicConfig(level=level, handlers=[Notices(terminal)])
+    refuse_idle_options(context)
+    speculation = pick(Speculation, options)
+    speculation.rule_for(pick(SamplingParams, options))
+    with terminal.bar("loading") as bar:
+        return Engine(
+            options["target"],
+            options["draft"],
+            speculation=speculation,
+            options=pick(ModelOptions, options),
+            progress=bar.update,
+        )
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the command line.
+
+    Returns:
+        The exit code.
+    """
+    sys.stdout = sys.stdout or io.StringIO()  # None where it was closed
+    sys.stderr = sys.stderr or io.StringIO()
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8
+    try:
+        return int(cli.main(args, prog_name="draftproof", standalone_mode=False) or 0)
+    except click.Abort:
+        return 130
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "draftproof"
+        complain(f"{error.format_message().rstrip('.')} (see {path} --help)")
+        return 2
+    except DraftproofError as error:
+        complain(str(error))
+        return 2 if isinstance(error, UserError) else 1
+    except OSError as error:
+        complain(str(error))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing more can be written there
+        return 1

@@ -1,0 +1,170 @@
+"""The options the commands share, read from the dataclasses, and what must not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from draftproof.errors import ParameterError
+from draftproof.types import RULES, ModelOptions, SamplingParams, Speculation
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Record = TypeVar("Record")
+
+
+class Text(click.ParamType[str]):
+    """An argument that can be encoded: the shell passes on any bytes."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """See ``click.ParamType``."""
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail("it is not UTF-8 text", param, ctx)
+        return str(value)
+
+
+def _option(kind: type, name: str, text: str, **settings: Any) -> Callable[[Command], Command]:
+    """The option for a field of a dataclass, with the field's default."""
+    default = next(field.default for field in fields(kind) if field.name == name)
+    flag = "--" + name.replace("_", "-")
+    return click.option(flag, default=default, help=text, **settings)
+
+
+_SHARED = (
+    click.option(
+        "--target",
+        required=True,
+        metavar="MODEL",
+        help="The model that decides: a GGUF file, demo (SmolLM2-135M-Instruct), or table:NAME.",
+    ),
+    click.option(
+        "--draft",
+        default="none",
+        metavar="DRAFTER",
+        help="What proposes tokens: a GGUF file of the same vocabulary; quantize:TYPE, a quantised "
+        "copy of the target (Q4_0, Q8_0, ...); lookup, which copies from the text so far; "
+        "table:NAME; or none. The text is the target's whatever you take, only the speed differs; "
+        "none is the default as it is never slower than the target alone.",
+    ),
+    _option(Speculation, "draft_length", "Tokens to propose per round; 0 is plain decoding."),
+    _option(
+        Speculation,
+        "rule",
+        "The rule that judges drafts; all of them are exact.",
+        type=click.Choice(RULES),
+        show_default="block; match with a seed or when greedy",
+    ),
+    _option(SamplingParams, "temperature", "0 takes the most probable token."),
+    _option(SamplingParams, "top_k", "Keep the K most probable tokens; 0 keeps all.", metavar="K"),
+    _option(SamplingParams, "top_p", "Keep the most probable tokens up to this mass; 1 keeps all."),
+    _option(
+        SamplingParams,
+        "min_p",
+        "Drop tokens less probable than this part of the most probable one; 0 keeps all.",
+    ),
+    _option(
+        SamplingParams,
+        "seed",
+        "The same seed gives the same text, whatever the drafter.",
+        type=int,
+        show_default="none, each run differs",
+    ),
+    _option(SamplingParams, "max_tokens", "End an answer after this many tokens.", type=int),
+    _option(
+        SamplingParams,
+        "stop",
+        "End an answer before this text. May be given several times.",
+        multiple=True,
+        type=Text(),
+        show_default="none",
+    ),
+    _option(
+        SamplingParams,
+        "ignore_eos",
+        "Go on past the model's end tokens (for measuring).",
+        is_flag=True,
+        show_default="off",
+    ),
+    click.option(
+        "--system",
+        type=Text(),
+        show_default="the chat template's own",
+        help="The system message.",
+    ),
+    click.option(
+        "--raw",
+        is_flag=True,
+        show_default="off",
+        help="Take prompts as plain text to go on from, without the chat template. A model "
+        "that has no template is always used so.",
+    ),
+    _option(
+        ModelOptions,
+        "context_length",
+        "Most tokens of prompt and answer together.",
+        type=int,
+        show_default="the model's own",
+    ),
+    _option(
+        ModelOptions,
+        "threads",
+        "CPU threads.",
+        type=int,
+        show_default="the physical cores, less one where there are more than two",
+    ),
+    _option(ModelOptions, "gpu_layers", "Layers to put on a GPU; -1 for all."),
+    click.option(
+        "--verbose", is_flag=True, show_default="off", help="Log to standard error what is done."
+    ),
+)
+
+
+def shared_options(command: Command) -> Command:
+    """Give a command all of them."""
+    for option in reversed(_SHARED):
+        command = option(command)
+    return command
+
+
+def pick(kind: type[Record], options: dict[str, Any]) -> Record:
+    """A dataclass from the options that have its fields' names."""
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in options.items() if name in names})
+
+
+def refuse_idle_options(context: click.Context) -> None:
+    """An option is used or refused, never ignored."""
+    options = context.params
+    given = {
+        name
+        for name in options
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    greedy_by_default = "temperature" not in given
+    copied = options["draft"] == "lookup" and options["rule"] in ("block", "token")
+    idle = (
+        (options["draft"] == "none", ("draft_length", "rule"), "needs a drafter: add --draft"),
+        (copied, ("rule",), "is not used by lookup, whose drafts are not drawn: leave it out"),
+        (
+            greedy_by_default,
+            ("top_k", "top_p", "min_p", "seed", "rule"),
+            "changes nothing at temperature 0: add --temperature",
+        ),
+        (options["raw"], ("system",), "needs the chat template: leave out --raw, or --system"),
+        (
+            options["target"].startswith("table:"),
+            ("threads", "gpu_layers"),
+            "does nothing for a table: leave it out",
+        ),
+    )
+    for applies, names, reason in idle:
+        for name in names:
+            if applies and name in given:
+                raise ParameterError(f"--{name.replace('_', '-')} {reason}")
