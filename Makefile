@@ -1,25 +1,42 @@
 # `make demo` and `make test` do all they need; a second run starts in seconds.
 PYTHON ?= python3
 BIN := .venv/bin
-# Only libllama: no multimodal part, no tools, no tests, no "common" library.
+PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check -c constraints.txt
+
+# llama.cpp is compiled when llama-cpp-python is installed: libllama alone, without the multimodal
+# part, tools, tests and the "common" library (see cmake/libllama-only.cmake).
 export CMAKE_ARGS ?= -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_TESTS=OFF \
-  -DLLAMA_BUILD_EXAMPLES=OFF -DCMAKE_PROJECT_llama.cpp_INCLUDE=$(CURDIR)/cmake/libllama-only.cmake
+  -DLLAMA_BUILD_EXAMPLES=OFF \
+  "-DCMAKE_PROJECT_llama.cpp_INCLUDE=$(CURDIR)/cmake/libllama-only.cmake"
 
 .PHONY: demo test lint mutants bench clean
 
-demo: .venv/demo
+demo: .venv/demo  ## an answer of the demo model, every token coloured by its origin
 	$(BIN)/draftproof generate --target demo --draft lookup "Hello"
 
-test: .venv/dev
+test: .venv/dev  ## all tests
 	$(BIN)/pytest
 
-lint: .venv/dev
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+lint: .venv/dev  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
-.venv/python:
+mutants: .venv/dev  ## wrong rules, and which check catches each
+	$(BIN)/python -m tests.mutants
+
+bench: .venv/dev  ## what the loop around the models costs
+	$(BIN)/python benchmarks/overhead.py
+
+clean:  ## remove the environment
+	rm -rf .venv
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
-	@touch $@
 
-.venv/demo .venv/dev: .venv/%: .venv/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+.venv/demo .venv/dev: .venv/%: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing; the first time llama.cpp is compiled, which takes some minutes ..."
+	$(PIP) -e '.[$*]'
 	@touch $@

@@ -10,8 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar, cast
 
 from draftproof.drafters import Drafter, load_drafter
 from draftproof.errors import ClosedError, PairError, ParameterError, PromptError
@@ -23,6 +22,7 @@ from draftproof.text import encode_prompt
 from draftproof.types import ModelOptions, Prompt, SamplingParams, Speculation, Step
 
 logger = logging.getLogger("draftproof")
+_T = TypeVar("_T")
 
 
 class Engine:
@@ -53,11 +53,11 @@ class Engine:
         prefill_chunk: int = 256,
         progress: Progress | None = None,
     ) -> None:
-        if prefill_chunk < 1:
-            raise ParameterError(f"prefill_chunk must be 1 or more, not {prefill_chunk}")
+        if not isinstance(prefill_chunk, int) or prefill_chunk < 1:
+            raise ParameterError(f"prefill_chunk must be 1 or more, not {prefill_chunk!r}")
         started = time.perf_counter()
         self._own: list[Model | Drafter] = []
-        self._speculation = speculation or Speculation()
+        self._speculation = _given(speculation, Speculation())
         self._closed = False
         try:
             self.target = self._load_target(target, options, progress)
@@ -128,8 +128,8 @@ class Engine:
         sequence = Sequence(
             self._requests,
             tokens,
-            params or SamplingParams(),
-            speculation or self._speculation,
+            _given(params, SamplingParams()),
+            _given(speculation, self._speculation),
             self.target.tokenizer,
             capabilities,
         )
@@ -160,19 +160,23 @@ class Engine:
         return self._finished.pop(request).completion()
 
     def follow(self, request: int) -> Iterator[Step]:
-        """Run rounds, for all requests, and yield this one's steps until it ends.
+        """Run rounds, for all requests, and yield this one's steps from now on until it ends.
 
         Leaving the iterator early cancels the request.
         """
-        inbox = self._inbox.setdefault(request, deque())
+        return _begun(self._follow(request))
+
+    def _follow(self, request: int) -> Iterator[Step | None]:
+        inbox = self._inbox[request] = deque()
         try:
+            yield None
             while inbox or self._rounds.find(request):
                 if not inbox:
                     self.step()
                 while inbox:
                     yield inbox.popleft()
         finally:
-            del self._inbox[request]
+            self._inbox.pop(request, None)
             if not self._closed:
                 self.cancel(request)
 
@@ -183,12 +187,11 @@ class Engine:
         speculation: Speculation | None = None,
     ) -> Iterator[Step]:
         """Submit a request and yield its steps. Arguments and errors as in ``submit``."""
-        request = self.submit(prompt, params, speculation)
-        return self._stream(request)
+        return _begun(self._stream(self.submit(prompt, params, speculation)))
 
-    def _stream(self, request: int) -> Iterator[Step]:
+    def _stream(self, request: int) -> Iterator[Step | None]:
         try:
-            yield from self.follow(request)
+            yield from self._follow(request)
             self.completion(request)  # raises what ended the request, if it failed
         finally:
             self._finished.pop(request, None)
@@ -199,11 +202,8 @@ class Engine:
         params: SamplingParams | None = None,
         speculation: Speculation | None = None,
     ) -> Completion:
-        """Submit a request and wait for its answer. Arguments and errors as in ``submit``."""
-        request = self.submit(prompt, params, speculation)
-        for _ in self.follow(request):
-            pass
-        return self.completion(request)
+        """Answer one prompt. Arguments and errors as in ``submit``."""
+        return self.generate_many([prompt], params, speculation)[0]
 
     def generate_many(
         self,
@@ -221,6 +221,8 @@ class Engine:
         Returns:
             The answers, in the order of the prompts.
         """
+        if isinstance(prompts, str):
+            raise PromptError("several prompts come as a list: [prompt, ...]")
         each = params if isinstance(params, Many) else [params] * len(prompts)
         if len(each) != len(prompts):
             raise ParameterError(f"{len(prompts)} prompts came with {len(each)} params")
@@ -228,14 +230,14 @@ class Engine:
         try:
             for prompt, one in zip(prompts, each, strict=True):
                 requests.append(self.submit(prompt, one, speculation))
-            while any(map(self._rounds.find, requests)):
+            while not self._finished.keys() >= set(requests):
                 self.step()
+            return [self.completion(request) for request in requests]
         except BaseException:
             for request in requests:
                 self.cancel(request)
                 self._finished.pop(request, None)
             raise
-        return [self.completion(request) for request in requests]
 
     def step(self) -> list[Step]:
         """Run one round for all running sequences; the empty list if there is nothing to do.
@@ -260,15 +262,9 @@ class Engine:
         logger.info(
             "request %d: %s, %d prompt and %d completion tokens in %d rounds; drafts: %d accepted, "
             "%d rejected, %d discarded; %.1f tokens/s",
-            sequence.request,
-            sequence.finish_reason,
-            stats.prompt_tokens,
-            stats.completion_tokens,
-            stats.rounds,
-            stats.accepted,
-            stats.rejected,
-            stats.discarded,
-            stats.tokens_per_second,
+            *(sequence.request, sequence.finish_reason),
+            *(stats.prompt_tokens, stats.completion_tokens, stats.rounds),
+            *(stats.accepted, stats.rejected, stats.discarded, stats.tokens_per_second),
         )
 
     def close(self) -> None:
@@ -284,10 +280,20 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _given(value: _T | None, default: _T) -> _T:
+    """The value, or the default where there is none."""
+    if value is None:
+        return default
+    if not isinstance(value, type(default)):
+        raise ParameterError(f"give a {type(default).__name__}, not {value!r}")
+    return value
+
+
+def _begun(steps: Iterator[Step | None]) -> Iterator[Step]:
+    """Run a generator up to its first yield, so that it notices also when it is never iterated."""
+    next(steps)
+    return cast(Iterator[Step], steps)

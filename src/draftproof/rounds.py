@@ -8,12 +8,13 @@ verification of the others. There is no other loop: whatever reports or serves c
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from draftproof.drafters import Drafter, DraftRequest
-from draftproof.errors import DraftproofError
+from draftproof.errors import DraftproofError, ModelError
 from draftproof.models import Chunk, Model
 from draftproof.rules import RULES, match_picks
 from draftproof.sampling import distribution, greedy
@@ -44,7 +45,7 @@ class _Work:
         tokens = sequence.tokens
         return DraftRequest(
             seq=sequence.slot,
-            owner=sequence.request,
+            owner=sequence.owner,
             tokens=tokens[: sequence.cached + self.feed] if self.reading else tokens,
             length=0 if self.reading else sequence.room,
             params=sequence.params,
@@ -57,6 +58,10 @@ class _Work:
         tokens = sequence.tokens[sequence.cached : sequence.cached + self.feed]
         logits = 0 if self.reading else len(self.draft.tokens) + 1
         return Chunk(sequence.slot, [*tokens, *self.draft.tokens], logits)
+
+
+# Whose entries each target's caches hold: several engines may share a target, even in turns.
+_users: weakref.WeakKeyDictionary[Model, weakref.ref[Rounds]] = weakref.WeakKeyDictionary()
 
 
 class Rounds:
@@ -89,42 +94,57 @@ class Rounds:
         Raises:
             ModelError: a model failed. Sequences and caches are as before the round.
         """
-        self._admit()
-        works = self._choose()
-        if not works:
-            return []
-        begin = time.perf_counter()
         try:
-            self._propose(works)
-            drafted = time.perf_counter()
-            logits = self._target.forward([work.chunk() for work in works])
-            verified = time.perf_counter()
-        except BaseException:
-            self._forget(work.sequence for work in works)
-            raise
+            self._claim()
+            self._admit()
+            works = self._choose()
+            return self._round(works) if works else []
+        finally:
+            self._forget(self.running)
+
+    def _round(self, works: list[_Work]) -> list[tuple[Sequence, Step]]:
+        begin = time.perf_counter()
+        self._propose(works)
+        drafted = time.perf_counter()
+        logits = self._target.forward([work.chunk() for work in works])
+        verified = time.perf_counter()
         verdicts = [self._judge(work, rows) for work, rows in zip(works, logits, strict=True)]
         seconds = Seconds(drafted - begin, verified - drafted, time.perf_counter() - verified)
         self._number += 1
-        steps = [self._commit(*pair, seconds) for pair in zip(works, verdicts, strict=True)]
-        self._forget(work.sequence for work in works)
-        return steps
+        return [self._commit(*pair, seconds) for pair in zip(works, verdicts, strict=True)]
 
     def remove(self, sequence: Sequence) -> None:
         """Take a finished sequence out; its entries stay for a prompt that begins the same."""
         if sequence in self.waiting:
             self.waiting.remove(sequence)
             return
+        self._claim()
         self.running.remove(sequence)
         self._forget([sequence])
         self._slots[sequence.slot] = sequence.tokens[: sequence.cached]
 
+    def _claim(self) -> None:
+        """Begin again with empty caches where another engine has used the target since."""
+        user = _users.get(self._target)
+        if user is None or user() is not self:
+            _users[self._target] = weakref.ref(self)
+            self._slots = [[] for _ in self._slots]
+            for sequence in self.running:
+                sequence.cached = 0
+            self._forget(self.running)
+
     def _admit(self) -> None:
-        """Give waiting requests the free slots, where most of their prompt is cached already."""
+        """Give waiting requests the free slots, where most of their prompt is cached already.
+
+        Between equals the one goes whose entries are the smallest loss.
+        """
+        if not self.waiting:
+            return
         free = set(range(len(self._slots))) - {sequence.slot for sequence in self.running}
         while self.waiting and free:
             sequence = self.waiting.popleft()
             shared = {slot: _common(self._slots[slot], sequence.tokens[:-1]) for slot in free}
-            sequence.slot = max(sorted(free), key=shared.__getitem__)
+            sequence.slot = max(free, key=lambda slot: (shared[slot], -len(self._slots[slot])))
             sequence.cached = shared[sequence.slot]
             free.remove(sequence.slot)
             self.running.append(sequence)
@@ -185,10 +205,11 @@ class Rounds:
     def _forget(self, sequences: Iterable[Sequence]) -> None:
         """Roll the target's cache back to what each sequence has committed."""
         for sequence in sequences:
-            held = self._target.length(sequence.slot)
-            if held > sequence.cached and not self._target.capabilities.rollback:
-                sequence.cached = 0  # such a state can only begin again
-            self._target.truncate(sequence.slot, sequence.cached)
+            try:
+                self._target.truncate(sequence.slot, sequence.cached)
+            except ModelError:  # it cannot go back that far: it can only begin again
+                sequence.cached = 0
+                self._target.truncate(sequence.slot, 0)
             # A cache that runs ahead or behind gives wrong text without an error.
             assert self._target.length(sequence.slot) == sequence.cached
 

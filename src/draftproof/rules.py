@@ -47,10 +47,9 @@ class Plan:
         """What the added token is drawn from after so many acceptances, [V], not normalised."""
         if accepted == len(self.scales):
             return self.p[accepted]
-        xp = array_namespace(self.p)
-        residual = _positive(xp, self.scales[accepted] * self.p[accepted] - self.q[accepted])
+        rest = _residual(self.p[accepted], self.q[accepted], self.scales[accepted])
         # Where p and q differ by rounding alone a rejection is rounding too: p itself is right.
-        return residual if xp.any(residual > 0) else self.p[accepted]
+        return rest if rest.any() else self.p[accepted]
 
 
 def token_plan(p: Array, draft: Draft) -> Plan:
@@ -66,18 +65,20 @@ def block_plan(p: Array, draft: Draft) -> Plan:
     0): coin i succeeds with probability Z_i / (Z_i + 1 - P_i), the last one with P_k.
     """
     xp = array_namespace(p)
+    q: Array = draft.rows
     px, qx = _chances(p, draft)
     joint: list[float] = [1]
     for target, proposed in zip(px, qx, strict=True):
         joint.append(min(1, joint[-1] * target / proposed))
-    scales = xp.asarray(joint[:-1], dtype=p.dtype, device=p.device)
-    excess = xp.sum(_positive(xp, scales[:, None] * p[:-1] - draft.rows), axis=-1).tolist()
-    numerators, denominators = [], []
-    for z, kept in zip(excess[1:], joint[1:-1], strict=True):
-        both = z + 1 - kept
-        numerators.append(z if both > 0 else 1)
+    numerators: list[float] = []
+    denominators: list[float] = []
+    for i in range(1, len(px)):
+        rest = _residual(p[i], q[i], joint[i])
+        (excess,) = xp.sum(rest, keepdims=True).tolist()
+        both = excess + 1 - joint[i]
+        numerators.append(excess if both > 0 else 1)
         denominators.append(both if both > 0 else 1)
-    return Plan(p, draft.rows, [*numerators, joint[-1]], [*denominators, 1], joint[:-1])
+    return Plan(p, q, [*numerators, joint[-1]], [*denominators, 1], joint[:-1])
 
 
 def token(p: Array, draft: Draft, noise: Noise, start: int) -> Verdict:
@@ -147,5 +148,10 @@ def _chances(p: Array, draft: Draft) -> tuple[list[float], list[float]]:
     return p[rows, ids].tolist(), q[rows, ids].tolist()
 
 
-def _positive(xp: Array, values: Array) -> Array:
-    return values * (values > 0)
+def _residual(p: Array, q: Array, scale: float) -> Array:
+    """max(scale p - q, 0), [V]. Row by row and in place: larger arrays would not stay in cache."""
+    rest = p - q if scale == 1 else p * scale
+    if scale != 1:
+        rest -= q
+    rest *= rest > 0
+    return rest

@@ -8,6 +8,8 @@ renames the result.
 
 from __future__ import annotations
 
+from math import isfinite
+
 from array_api_compat import array_namespace
 
 from draftproof.errors import ModelError
@@ -29,12 +31,7 @@ def distribution(logits: Array, params: SamplingParams) -> Array:
         ids = xp.asarray(greedy(logits), device=logits.device)
         every = xp.arange(logits.shape[-1], device=logits.device)
         return xp.astype(every[None, :] == ids[:, None], logits.dtype)
-    weights = _softmax_weights(xp, logits, params.temperature)
-    if params.top_k or params.top_p < 1 or params.min_p:
-        cuts = [_cutoff(xp, row, params) for row in weights]
-        weights *= weights >= xp.asarray(cuts, dtype=weights.dtype, device=weights.device)[:, None]
-    weights /= xp.sum(weights, axis=-1, keepdims=True)
-    return weights
+    return xp.stack([_row(xp, row, params) for row in logits])
 
 
 def greedy(logits: Array) -> list[int]:
@@ -43,25 +40,31 @@ def greedy(logits: Array) -> list[int]:
     Raises:
         ModelError: a row has no finite maximum.
     """
-    xp = array_namespace(logits)
-    ids: list[int] = xp.argmax(logits, axis=-1).tolist()
+    # Methods and not the array API's namespace: caches are cold after a pass over the model, and
+    # finding the namespace would then cost more than the search itself.
+    ids: list[int] = logits.argmax(-1).tolist()
     # NaN counts as the largest number here, so looking at the winner is enough.
-    _require_finite(all(_is_finite(logits[i, best]) for i, best in enumerate(ids)))
+    for row, best in enumerate(ids):
+        _require_finite(isfinite(logits[row, best]))
     return ids
 
 
-def _softmax_weights(xp: Array, logits: Array, temperature: float) -> Array:
-    """exp((logits - maximum) / temperature), [n, V]: 1 for the most probable token of a row."""
-    peak = xp.max(logits, axis=-1, keepdims=True)
-    _require_finite(bool(xp.all(xp.isfinite(peak))))
-    scaled = logits - peak
-    if temperature != 1:
-        scaled /= temperature
-    return xp.exp(scaled)
+def _row(xp: Array, logits: Array, params: SamplingParams) -> Array:
+    """One row [V]. Row by row and in place: larger arrays would not stay in the CPU's cache."""
+    peak = xp.max(logits)
+    _require_finite(isfinite(peak))
+    weights = logits - peak
+    if params.temperature != 1:
+        weights /= params.temperature
+    weights = xp.exp(weights)  # 1 for the most probable token
+    if params.top_k or params.top_p < 1 or params.min_p:
+        weights *= weights >= _cutoff(xp, weights, params)
+    weights /= xp.sum(weights)
+    return weights
 
 
 def _cutoff(xp: Array, weights: Array, params: SamplingParams) -> float:
-    """The smallest weight of [V] that stays. The most probable token has weight 1.
+    """The smallest weight of [V] that stays; the most probable token has weight 1.
 
     top-p, as in transformers and llama.cpp, counts mass among what top-k has left. A token stays
     while the mass of the strictly more probable ones is below top_p.
@@ -99,7 +102,3 @@ def _require_finite(ok: bool) -> None:
             "the model returned logits that are not finite: the file may be damaged, "
             "or its numbers overflow on this device"
         )
-
-
-def _is_finite(value: Array) -> bool:
-    return bool(value - value == 0)

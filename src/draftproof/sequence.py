@@ -5,6 +5,7 @@ Not here: models and caches; ``engine.py`` moves them along.
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ from draftproof.types import (
     Step,
     Verdict,
 )
+
+_owners = itertools.count()
 
 
 class Change(NamedTuple):
@@ -57,6 +60,7 @@ class Sequence:
         capabilities: Capabilities,
     ) -> None:
         self.request = request
+        self.owner = next(_owners)  # for drafters, which may serve one engine after another
         self.tokens = prompt
         self.params = params
         self.rule = speculation.rule_for(params)

@@ -10,7 +10,7 @@ import functools
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from draftproof.errors import MissingExtraError, PromptError
 from draftproof.types import Message, Origin, Piece, Prompt
@@ -58,7 +58,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, vocabulary: int) -> list
     """
     if isinstance(prompt, str):
         tokens = _with_bos(tokenizer, tokenizer.encode(prompt)) if prompt else []
-    elif len(prompt) and all(isinstance(part, dict) for part in prompt):
+    elif _is_list(prompt) and prompt and all(isinstance(part, dict) for part in prompt):
         text = apply_template(tokenizer, cast(Sequence[Message], prompt))
         tokens = _with_bos(tokenizer, tokenizer.encode(text))
     else:
@@ -73,14 +73,17 @@ def _with_bos(tokenizer: Tokenizer, tokens: list[int]) -> list[int]:
     return tokens if bos is None or tokens[:1] == [bos] else [bos, *tokens]
 
 
-def _checked_ids(prompt: Sequence[object], vocabulary: int) -> list[int]:
-    ids = [token for token in prompt if isinstance(token, int) and 0 <= token < vocabulary]
-    if len(ids) < len(prompt):
+def _is_list(prompt: object) -> bool:
+    return isinstance(prompt, Sequence) and not isinstance(prompt, bytes)
+
+
+def _checked_ids(prompt: Sequence[Any], vocabulary: int) -> list[int]:
+    if not _is_list(prompt) or any(type(t) is not int or not 0 <= t < vocabulary for t in prompt):
         raise PromptError(
             "a prompt is text, a list of messages, or a list of token ids "
             f"from 0 to {vocabulary - 1}"
         )
-    return ids
+    return list(prompt)
 
 
 def apply_template(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
@@ -98,15 +101,14 @@ def apply_template(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
         if not all(isinstance(message.get(field), str) for field in ("role", "content")):
             raise PromptError(f"a message needs a role and a content, both text: {message!r}")
     try:
-        from jinja2 import TemplateError
-    except ImportError as error:
-        raise MissingExtraError("a chat template", "gguf") from error
-    try:
         return _compiled(tokenizer.chat_template).render(
             messages=list(messages), add_generation_prompt=True, **_special_texts(tokenizer)
         )
-    except TemplateError as error:
-        raise PromptError(f"the model's chat template refuses these messages: {error}") from error
+    except ImportError as error:
+        raise MissingExtraError("a chat template", "gguf") from error
+    except Exception as error:  # a template is a program: it may raise anything
+        reason = " ".join(str(error).split())
+        raise PromptError(f"the model's chat template refuses these messages: {reason}") from error
 
 
 @functools.lru_cache(maxsize=8)
@@ -151,28 +153,30 @@ class TextStream:
         self._stop = tuple(stop)
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self._held: list[Piece] = []
+        self._origin = Origin.PLAIN  # of the newest token
 
     def push(self, token: int, origin: Origin) -> list[Piece]:
         """The text that became certain with this token; sets ``stopped`` at a stop string."""
-        return self._release(self._decode(self._piece(token)), origin)
+        self._origin = origin
+        return self._release(self._decode(self._piece(token)))
 
     def finish(self) -> list[Piece]:
         """What is left when the answer ends without a stop string."""
-        last = self._held[-1].origin if self._held else Origin.PLAIN
-        pieces = self._release(self._decode(b"", True), last)
+        pieces = self._release(self._decode(b"", True))
         held, self._held = self._held, []
         return pieces if self.stopped else [*pieces, *held]
 
-    def _release(self, text: str, origin: Origin) -> list[Piece]:
+    def _release(self, text: str) -> list[Piece]:
         if not text or self.stopped:
             return []
         if not self._stop:
-            return [Piece(text, origin)]
-        self._held.append(Piece(text, origin))
+            return [Piece(text, self._origin)]
+        self._held.append(Piece(text, self._origin))
         whole = "".join(piece.text for piece in self._held)
-        found = [at for at in map(whole.find, self._stop) if at >= 0]
+        # The stop that is complete first, so that tokens may be cut anywhere.
+        found = [(at + len(s), at) for s in self._stop if (at := whole.find(s)) >= 0]
         self.stopped = bool(found)
-        return self._take(min(found) if found else len(whole) - self._undecided(whole))
+        return self._take(min(found)[1] if found else len(whole) - self._undecided(whole))
 
     def _undecided(self, text: str) -> int:
         """Length of the longest ending of ``text`` that a stop string begins with."""

@@ -98,12 +98,12 @@ class SamplingParams:
 
     def _check_stop(self) -> None:
         """A bare string would be read as one stop per letter: take it as one stop string."""
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         _require(
-            all(isinstance(s, str) and s for s in stop),
+            isinstance(stop, Sequence) and all(isinstance(s, str) and s for s in stop),
             f"stop must be strings that are not empty, not {self.stop!r}",
         )
-        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop", tuple(stop))
 
     @property
     def greedy(self) -> bool:

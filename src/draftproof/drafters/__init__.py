@@ -22,7 +22,7 @@ class DraftRequest(NamedTuple):
 
     Attributes:
         seq: sequence number; the drafter's caches are kept by it.
-        owner: changes when another request takes the sequence over.
+        owner: changes when another request takes the sequence over; never used twice.
         tokens: all committed tokens. While the owner is the same, they only grow.
         length: most tokens to propose; 0 only brings caches up to date.
         params: the request's sampling options.

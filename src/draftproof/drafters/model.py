@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from array_api_compat import array_namespace
 
 from draftproof.drafters import DraftRequest, Record
-from draftproof.errors import PairError
+from draftproof.errors import ModelError, PairError
 from draftproof.models import Chunk, Model
 from draftproof.noise import At, Purpose
 from draftproof.sampling import distribution, greedy
@@ -35,7 +35,7 @@ class ModelDrafter:
         self._model = model
         self._vocabulary = target.capabilities.vocabulary
         self._records: dict[int, Record] = {}
-        self._told = -1
+        self._told: dict[int, int] = {}
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """See ``Drafter.propose``. A sequence that outgrew the draft model's context gets none."""
@@ -59,16 +59,26 @@ class ModelDrafter:
         length = min(request.length, room)
         # To draft, the newest token must go through the model again if it already did.
         keep = min(record.agree(request), len(request.tokens) - (length > 0))
-        record.cut(keep)
-        self._model.truncate(request.seq, keep)
+        keep = self._cut(request.seq, record, keep)
         return _Run(request, record, request.tokens[keep:], length, self._vocabulary)
 
+    def _cut(self, seq: int, record: Record, length: int) -> int:
+        """Forget what comes behind ``length`` tokens; what is left may be less."""
+        record.cut(length)
+        try:
+            self._model.truncate(seq, length)
+        except ModelError:  # a window that has moved on: it can only begin again
+            record.cut(0)
+            self._model.truncate(seq, 0)
+        return len(record.tokens)
+
     def _tell(self, request: DraftRequest) -> None:
-        if self._told != request.owner:
-            self._told = request.owner
+        if self._told.get(request.seq) != request.owner:
+            self._told[request.seq] = request.owner
             logger.warning(
-                "request %d has outgrown the context of %s (%d tokens): plain decoding from here",
-                request.owner,
+                "a text of %d tokens has outgrown the context of %s (%d tokens): "
+                "plain decoding from here",
+                len(request.tokens),
                 self.name,
                 self._model.capabilities.context_length,
             )
@@ -145,6 +155,8 @@ def check_pair(model: Model, target: Model) -> None:
     Raises:
         PairError: why it cannot.
     """
+    if model is target:
+        raise PairError(f"{model.name} cannot draft for itself: load it a second time")
     ours, theirs = model.capabilities, target.capabilities
     if not ours.rollback:
         raise PairError(f"{model.name} cannot draft: {ours.no_rollback_reason}")
