@@ -12,7 +12,9 @@ export CMAKE_ARGS ?= -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_TES
 .PHONY: demo test lint mutants bench clean
 
 demo: .venv/demo  ## an answer of the demo model, every token coloured by its origin
-	$(BIN)/draftproof generate --target demo --draft lookup "Hello"
+	$(BIN)/draftproof generate --target demo --draft lookup "Correct the spelling and repeat the \
+	whole text: The quick brown fox jumpd over the lazy dog. The dog was not amused, and the fox was \
+	very hapy. The quick brown fox laughed at the lazy dog."
 
 test: .venv/dev  ## all tests
 	$(BIN)/pytest
@@ -23,7 +25,7 @@ lint: .venv/dev  ## style and types
 	$(BIN)/mypy
 
 mutants: .venv/dev  ## wrong rules, and which check catches each
-	$(BIN)/python -m tests.mutants
+	$(BIN)/python tests/mutants.py
 
 bench: .venv/dev  ## what the loop around the models costs
 	$(BIN)/python benchmarks/overhead.py

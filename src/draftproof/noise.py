@@ -140,8 +140,8 @@ def uniforms(seed: int, position: int, ids: Array) -> Array:
     z = xp.astype(ids, xp.int64) * _signed(_GOLDEN) + _signed(key(seed, position))
     z = (z ^ _shift_right(z, 30)) * _signed(_MIX1)
     z = (z ^ _shift_right(z, 27)) * _signed(_MIX2)
-    z = _shift_right(z ^ _shift_right(z, 31), 11)
-    return (xp.astype(z, xp.float64) + 0.5) * 2.0**-53
+    z = _shift_right(z ^ _shift_right(z, 31), 12)  # with one bit more the last could round to 1
+    return (xp.astype(z, xp.float64) + 0.5) * 2.0**-52
 
 
 def _signed(value: int) -> int:

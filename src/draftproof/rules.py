@@ -69,6 +69,7 @@ def block_plan(p: Array, draft: Draft) -> Plan:
     px, qx = _chances(p, draft)
     joint: list[float] = [1]
     for target, proposed in zip(px, qx, strict=True):
+        assert proposed > 0, "a token was drafted that its own row excludes"
         joint.append(min(1, joint[-1] * target / proposed))
     numerators: list[float] = []
     denominators: list[float] = []

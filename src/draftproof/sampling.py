@@ -54,6 +54,8 @@ def _row(xp: Array, logits: Array, params: SamplingParams) -> Array:
     peak = xp.max(logits)
     _require_finite(isfinite(peak))
     weights = logits - peak
+    if params.temperature < 1:
+        weights = xp.clip(weights, -1e30)  # some models mask with the smallest number there is
     if params.temperature != 1:
         weights /= params.temperature
     weights = xp.exp(weights)  # 1 for the most probable token
