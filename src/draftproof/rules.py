@@ -16,7 +16,7 @@ block     Sun et al., "Block verification accelerates speculative decoding", ICL
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -31,14 +31,14 @@ class Plan:
     """What a rule will do with one draft of k tokens, before any coin is tossed.
 
     Attributes:
-        p: [k+1, V] target distributions.
-        q: [k, V] the distributions the drafts were drawn from.
+        p: target distributions, k+1 rows of [V].
+        q: the distributions the drafts were drawn from, k rows of [V].
         numerators, denominators: k each; coin i succeeds where u * denominator < numerator.
         scales: k; after i acceptances the correction is drawn from max(scale_i p_i - q_i, 0).
     """
 
-    p: Array
-    q: Array
+    p: Sequence[Array]
+    q: Sequence[Array]
     numerators: list[float]
     denominators: list[float]
     scales: list[float]
@@ -52,41 +52,39 @@ class Plan:
         return rest if rest.any() else self.p[accepted]
 
 
-def token_plan(p: Array, draft: Draft) -> Plan:
+def token_plan(p: Sequence[Array], draft: Draft) -> Plan:
     """Accept x with probability min(1, p(x) / q(x)), each token by itself."""
-    px, qx = _chances(p, draft)
-    return Plan(p, draft.rows, px, qx, [1] * len(px))
+    q = _rows(draft)
+    px, qx = _chances(p, draft), _chances(q, draft)
+    return Plan(p, q, px, qx, [1] * len(px))
 
 
-def block_plan(p: Array, draft: Draft) -> Plan:
+def block_plan(p: Sequence[Array], draft: Draft) -> Plan:
     """Accept the longest prefix the whole block supports; never fewer tokens than ``token_plan``.
 
     With P_i = min(1, P_{i-1} p_i / q_i), P_0 = 1 and Z_i = sum_y max(P_i p_{i+1}(y) - q_{i+1}(y),
     0): coin i succeeds with probability Z_i / (Z_i + 1 - P_i), the last one with P_k.
     """
-    xp = array_namespace(p)
-    q: Array = draft.rows
-    px, qx = _chances(p, draft)
+    q = _rows(draft)
     joint: list[float] = [1]
-    for target, proposed in zip(px, qx, strict=True):
+    for target, proposed in zip(_chances(p, draft), _chances(q, draft), strict=True):
         assert proposed > 0, "a token was drafted that its own row excludes"
         joint.append(min(1, joint[-1] * target / proposed))
     numerators: list[float] = []
     denominators: list[float] = []
-    for i in range(1, len(px)):
-        rest = _residual(p[i], q[i], joint[i])
-        (excess,) = xp.sum(rest, keepdims=True).tolist()
-        both = excess + 1 - joint[i]
-        numerators.append(excess if both > 0 else 1)
-        denominators.append(both if both > 0 else 1)
+    for row, proposals, kept in zip(p[1:], q[1:], joint[1:-1], strict=False):
+        # Certain where P_i = 1, whatever Z_i is.
+        excess = 1 if kept == 1 else _total(_residual(row, proposals, kept))
+        numerators.append(excess)
+        denominators.append(excess + 1 - kept)
     return Plan(p, q, [*numerators, joint[-1]], [*denominators, 1], joint[:-1])
 
 
-def token(p: Array, draft: Draft, noise: Noise, start: int) -> Verdict:
+def token(p: Sequence[Array], draft: Draft, noise: Noise, start: int) -> Verdict:
     """Judge by ``token_plan``: keep drafts up to the first failure.
 
     Args:
-        p: [k+1, V] target distributions.
+        p: target distributions, k+1 rows of [V].
         draft: k tokens with their rows.
         noise: the request's coins.
         start: absolute position of the first draft.
@@ -96,7 +94,7 @@ def token(p: Array, draft: Draft, noise: Noise, start: int) -> Verdict:
     return _add(plan, sum(takewhile(bool, coins)), noise, start)
 
 
-def block(p: Array, draft: Draft, noise: Noise, start: int) -> Verdict:
+def block(p: Sequence[Array], draft: Draft, noise: Noise, start: int) -> Verdict:
     """Judge by ``block_plan``: keep drafts up to the last success. Arguments as in ``token``."""
     plan = block_plan(p, draft)
     longest_first = range(len(draft.tokens), 0, -1)
@@ -104,7 +102,7 @@ def block(p: Array, draft: Draft, noise: Noise, start: int) -> Verdict:
     return _add(plan, accepted, noise, start)
 
 
-def match(p: Array, draft: Draft, noise: Noise, start: int) -> Verdict:
+def match(p: Sequence[Array], draft: Draft, noise: Noise, start: int) -> Verdict:
     """Draw from p at each position and keep the draft while it equals what was drawn."""
     return match_picks(_draws(p, noise, start), draft)
 
@@ -117,7 +115,7 @@ def match_picks(picks: Iterator[int], draft: Draft) -> Verdict:
     return Verdict(len(draft.tokens), next(picks))
 
 
-RULES: dict[str, Callable[[Array, Draft, Noise, int], Verdict]] = {
+RULES: dict[str, Callable[[Sequence[Array], Draft, Noise, int], Verdict]] = {
     "block": block,
     "token": token,
     "match": match,
@@ -135,22 +133,29 @@ def _add(plan: Plan, accepted: int, noise: Noise, start: int) -> Verdict:
     return Verdict(accepted, noise.draw(plan.weights(accepted), at))
 
 
-def _draws(p: Array, noise: Noise, start: int) -> Iterator[int]:
-    for i in range(p.shape[0]):
-        yield noise.draw(p[i], At(start, start + i, Purpose.TARGET))
+def _draws(p: Sequence[Array], noise: Noise, start: int) -> Iterator[int]:
+    for i, row in enumerate(p):
+        yield noise.draw(row, At(start, start + i, Purpose.TARGET))
 
 
-def _chances(p: Array, draft: Draft) -> tuple[list[float], list[float]]:
-    """p(x) and q(x) of each drafted token, k each, in double precision."""
-    xp = array_namespace(p)
-    ids = xp.asarray(draft.tokens, dtype=xp.int64, device=p.device)
-    rows = xp.arange(len(draft.tokens), device=p.device)
-    q: Array = draft.rows
-    return p[rows, ids].tolist(), q[rows, ids].tolist()
+def _rows(draft: Draft) -> Sequence[Array]:
+    assert draft.rows is not None, "only match judges drafts without rows"
+    return draft.rows
+
+
+def _chances(rows: Sequence[Array], draft: Draft) -> list[float]:
+    """What each row gives the drafted token, in double precision."""
+    return [row[x : x + 1].tolist()[0] for row, x in zip(rows, draft.tokens, strict=False)]
+
+
+def _total(values: Array) -> float:
+    """The sum of [V], in double precision from here on."""
+    total: list[float] = array_namespace(values).sum(values, keepdims=True).tolist()
+    return total[0]
 
 
 def _residual(p: Array, q: Array, scale: float) -> Array:
-    """max(scale p - q, 0), [V]. Row by row and in place: larger arrays would not stay in cache."""
+    """max(scale p - q, 0), [V]."""
     rest = p - q if scale == 1 else p * scale
     if scale != 1:
         rest -= q

@@ -16,8 +16,14 @@ from draftproof.errors import ModelError
 from draftproof.types import Array, SamplingParams
 
 
-def distribution(logits: Array, params: SamplingParams) -> Array:
-    """The distribution to sample from, [n, V], for logits [n, V].
+LOWEST = -1e30
+"""Lower logits, -inf and the smallest numbers models mask with, would overflow when divided."""
+
+
+def distribution(logits: Array, params: SamplingParams) -> list[Array]:
+    """The distributions to sample from, n rows of [V], for logits [n, V].
+
+    Rows stay apart and are worked on in place: what is larger leaves the CPU's cache.
 
     Arithmetic is in float32, or float64 where the logits are.
 
@@ -28,10 +34,9 @@ def distribution(logits: Array, params: SamplingParams) -> Array:
     if logits.dtype != xp.float64:
         logits = xp.astype(logits, xp.float32, copy=False)
     if params.greedy:
-        ids = xp.asarray(greedy(logits), device=logits.device)
         every = xp.arange(logits.shape[-1], device=logits.device)
-        return xp.astype(every[None, :] == ids[:, None], logits.dtype)
-    return xp.stack([_row(xp, row, params) for row in logits])
+        return [xp.astype(every == best, logits.dtype) for best in greedy(logits)]
+    return [_row(xp, row, params) for row in logits]
 
 
 def greedy(logits: Array) -> list[int]:
@@ -50,12 +55,12 @@ def greedy(logits: Array) -> list[int]:
 
 
 def _row(xp: Array, logits: Array, params: SamplingParams) -> Array:
-    """One row [V]. Row by row and in place: larger arrays would not stay in the CPU's cache."""
+    """The distribution of one row [V]."""
     peak = xp.max(logits)
     _require_finite(isfinite(peak))
     weights = logits - peak
-    if params.temperature < 1:
-        weights = xp.clip(weights, -1e30)  # some models mask with the smallest number there is
+    if params.temperature < 1 and xp.min(weights) < LOWEST:
+        weights = xp.clip(weights, LOWEST)
     if params.temperature != 1:
         weights /= params.temperature
     weights = xp.exp(weights)  # 1 for the most probable token
@@ -76,9 +81,9 @@ def _cutoff(xp: Array, weights: Array, params: SamplingParams) -> float:
     head = _head(xp, weights, params)  # descending
     if params.top_k:
         head = head[head >= head[min(params.top_k, head.shape[0]) - 1]]
-        total = xp.sum(head, dtype=xp.float64)
+        total = xp.sum(head)
     else:
-        total = xp.sum(weights, dtype=xp.float64)
+        total = xp.sum(weights)
     mass = xp.cumulative_sum(head, dtype=xp.float64)
     inside = int(xp.sum(xp.astype(mass < params.top_p * total, xp.int64)))
     return max(params.min_p, float(head[min(inside, head.shape[0] - 1)]))
@@ -89,7 +94,7 @@ def _head(xp: Array, weights: Array, params: SamplingParams) -> Array:
 
     Sorting a whole vocabulary is the dear part; a few passes that cut off the long tail are not.
     """
-    aim = params.top_p * xp.sum(weights, dtype=xp.float64)
+    aim = params.top_p * xp.sum(weights)
     for exponent in (6, 12, 18):
         head = weights[weights >= 2.0**-exponent]
         enough = head.shape[0] >= params.top_k if params.top_k else xp.sum(head) > aim

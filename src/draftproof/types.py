@@ -191,12 +191,12 @@ class Draft:
 
     Attributes:
         tokens: the proposed tokens, k of them.
-        rows: [k, V], the very distributions the tokens were drawn from, or None where the draft
-            is deterministic (lookup, greedy drafts, seeded drafts).
+        rows: the very distributions the tokens were drawn from, k rows of [V], or None where the
+            draft is deterministic (lookup, greedy drafts, seeded drafts).
     """
 
     tokens: tuple[int, ...] = ()
-    rows: Array | None = None
+    rows: Sequence[Array] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,7 @@ class _Run:
 
     def draft(self) -> Draft:
         """The tokens, with their rows unless greedy or seeded: those are deterministic."""
-        rows = array_namespace(self._rows[0]).stack(self._rows) if self._rows else None
-        return Draft(tuple(self._tokens), rows)
+        return Draft(tuple(self._tokens), self._rows or None)
 
 
 def _widen(row: Array, vocabulary: int) -> Array:
