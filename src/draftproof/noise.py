@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from bisect import bisect_left, bisect_right
 from enum import IntEnum
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from array_api_compat import array_namespace
@@ -82,12 +84,11 @@ class FreshNoise:
         """
         xp = array_namespace(weights)
         whole = weights.shape[0] // BLOCK * BLOCK
-        blocks = xp.sum(xp.reshape(weights[:whole], (-1, BLOCK)), axis=1, dtype=xp.float64)
-        rest = xp.sum(weights[whole:], dtype=xp.float64, keepdims=True)
-        blocks = xp.concat([blocks, rest])
-        block, aim = _invert(xp, blocks, uniform(self._seed, *at) * xp.sum(blocks))
+        blocks = xp.sum(xp.reshape(weights[:whole], (-1, BLOCK)), axis=1, dtype=xp.float64).tolist()
+        blocks.append(sum(weights[whole:].tolist()))
+        block, aim = _invert(blocks, uniform(self._seed, *at) * sum(blocks))
         start = block * BLOCK
-        return start + _invert(xp, weights[start : start + BLOCK], aim)[0]
+        return start + _invert(weights[start : start + BLOCK].tolist(), aim)[0]
 
 
 class SeededNoise:
@@ -114,12 +115,12 @@ class SeededNoise:
         return int(ids[int(xp.argmin(race))])
 
 
-def _invert(xp: Array, weights: Array, aim: Array) -> tuple[int, Array]:
+def _invert(weights: list[float], aim: float) -> tuple[int, float]:
     """The index where the cumulative sum of ``weights`` passes ``aim``, and what is left of it."""
-    total = xp.cumulative_sum(weights, dtype=xp.float64)
-    # side="right" passes over weights of 0, also for u = 0; rounding must not run off the end.
-    index = int(xp.searchsorted(total, aim[None], side="right")[0])
-    index = min(index, int(xp.searchsorted(total, total[-1:], side="left")[0]))
+    total = list(accumulate(weights))
+    # To the right of equals: a weight of 0 is passed over, also for u = 0. The other bound is for
+    # rounding, which must not run off the end.
+    index = min(bisect_right(total, aim), bisect_left(total, total[-1]))
     return index, aim - total[index - 1] if index else aim
 
 

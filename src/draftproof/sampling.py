@@ -8,13 +8,14 @@ renames the result.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import accumulate
 from math import isfinite
 
 from array_api_compat import array_namespace
 
 from draftproof.errors import ModelError
 from draftproof.types import Array, SamplingParams
-
 
 LOWEST = -1e30
 """Lower logits, -inf and the smallest numbers models mask with, would overflow when divided."""
@@ -56,10 +57,10 @@ def greedy(logits: Array) -> list[int]:
 
 def _row(xp: Array, logits: Array, params: SamplingParams) -> Array:
     """The distribution of one row [V]."""
-    peak = xp.max(logits)
+    peak = logits[logits.argmax()]  # NaN, if there is one; max() takes longer
     _require_finite(isfinite(peak))
     weights = logits - peak
-    if params.temperature < 1 and xp.min(weights) < LOWEST:
+    if params.temperature < 1 and weights[weights.argmin()] < LOWEST:
         weights = xp.clip(weights, LOWEST)
     if params.temperature != 1:
         weights /= params.temperature
@@ -78,29 +79,31 @@ def _cutoff(xp: Array, weights: Array, params: SamplingParams) -> float:
     """
     if not params.top_k and params.top_p == 1:
         return params.min_p
-    head = _head(xp, weights, params)  # descending
+    total = float(xp.sum(weights))
+    head, cut = _head(xp, weights, params.top_k, params.top_p * total), 0.0
     if params.top_k:
-        head = head[head >= head[min(params.top_k, head.shape[0]) - 1]]
-        total = xp.sum(head)
-    else:
-        total = xp.sum(weights)
-    mass = xp.cumulative_sum(head, dtype=xp.float64)
-    inside = int(xp.sum(xp.astype(mass < params.top_p * total, xp.int64)))
-    return max(params.min_p, float(head[min(inside, head.shape[0] - 1)]))
+        cut = head[min(params.top_k, len(head)) - 1]
+        head = [weight for weight in head if weight >= cut]
+        total = sum(head)
+    if params.top_p < 1:
+        mass = list(accumulate(head))
+        cut = head[min(bisect_left(mass, params.top_p * total), len(head) - 1)]
+    return max(cut, params.min_p)
 
 
-def _head(xp: Array, weights: Array, params: SamplingParams) -> Array:
-    """The weights of [V] that top-k or top-p could keep, descending.
+def _head(xp: Array, weights: Array, count: int, mass: float) -> list[float]:
+    """The largest weights of [V], descending: at least ``count`` of them, or of this ``mass``.
 
     Sorting a whole vocabulary is the dear part; a few passes that cut off the long tail are not.
+    What they leave is short, and there plain lists are faster.
     """
-    aim = params.top_p * xp.sum(weights)
     for exponent in (6, 12, 18):
         head = weights[weights >= 2.0**-exponent]
-        enough = head.shape[0] >= params.top_k if params.top_k else xp.sum(head) > aim
-        if enough:
-            return xp.sort(head, descending=True)
-    return xp.sort(weights, descending=True)
+        if head.shape[0] >= count and (count or float(xp.sum(head)) > mass):
+            break
+    else:
+        head = xp.sort(weights)
+    return sorted(head.tolist(), reverse=True)
 
 
 def _require_finite(ok: bool) -> None:
