@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -225,3 +226,18 @@ def test_drafters_by_name() -> None:
     ):
         with pytest.raises(error):
             load_drafter(spec, target)
+
+
+def test_a_draft_model_that_breaks_down_costs_drafts_and_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its logits are not finite behind token 1: what it drafted before still counts."""
+    model, target = Toy(), Toy(1)
+    healthy = model._lookup
+    model._lookup = lambda ending: healthy(ending) * (math.nan if ending[-1] == 1 else 1)
+    engine = Engine(target, ModelDrafter(model, target))
+    for params in (PLAIN, SEEDED):
+        done = engine.generate([0, 2], params)
+        assert done.token_ids == Engine(Toy(1)).generate([0, 2], params).token_ids
+        assert done.stats.drafted > 0
+        assert "not finite" in caplog.text

@@ -100,6 +100,7 @@ class Pieces:
         template: str | None = None,
     ):
         self.pieces, self.bos, self.chat_template = list(pieces), bos, template
+        self.eos = end
         self.end_tokens = frozenset(() if end is None else (end,))
 
     def encode(self, text: str) -> list[int]:

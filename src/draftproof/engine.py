@@ -31,7 +31,7 @@ class Engine:
     Args:
         target: a model, or a spec as ``load_model`` takes it.
         drafter: a drafter, a spec as ``load_drafter`` takes it, or None for plain decoding.
-        speculation: the default of all requests.
+        speculation: the default of all requests; without a drafter nothing is proposed.
         options: how models given by their spec are loaded.
         prefill_chunk: most prompt tokens of one target pass.
         progress: called with the part of a model that is loaded, from 0 to 1.

@@ -31,6 +31,10 @@ class Tokenizer(Protocol):
         """The token every prompt begins with, or None if this model wants none."""
 
     @property
+    def eos(self) -> int | None:
+        """The end token that templates write, one of ``end_tokens``, or None."""
+
+    @property
     def chat_template(self) -> str | None:
         """The Jinja template of the file, or None."""
 
@@ -133,10 +137,10 @@ def _compiled(source: str) -> Template:
 
 def _special_texts(tokenizer: Tokenizer) -> dict[str, str]:
     """What templates call their special tokens."""
-    ends = sorted(tokenizer.end_tokens)
+    named = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos}
     return {
-        "bos_token": "" if tokenizer.bos is None else tokenizer.special_text(tokenizer.bos),
-        "eos_token": tokenizer.special_text(ends[0]) if ends else "",
+        name: "" if token is None else tokenizer.special_text(token)
+        for name, token in named.items()
     }
 
 

@@ -116,7 +116,7 @@ class Speculation:
     """How a request is speculated on.
 
     Attributes:
-        draft_length: tokens proposed per round (k); 0 is plain decoding.
+        draft_length: most tokens proposed per round (k); 0 is plain decoding.
         rule: "block", "token" or "match"; None takes "block", and "match" with a seed or when
             greedy (where all rules are the same). See ``rules.py``.
 

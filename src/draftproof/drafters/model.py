@@ -115,7 +115,11 @@ class _Run:
         self.pending = []
         if not self._length:
             return
-        token = self._draw(logits[:, : self._vocabulary])
+        try:
+            token = self._draw(logits[:, : self._vocabulary])
+        except ModelError as error:
+            logger.warning("no draft for a text of %d tokens: %s", len(self.record.tokens), error)
+            return
         self._tokens.append(token)
         if len(self._tokens) < self._length and token not in self.request.end_tokens:
             self.pending = [token]

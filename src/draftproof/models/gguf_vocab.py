@@ -47,6 +47,12 @@ class GgufTokenizer:
         token = int(lib.llama_vocab_bos(self._vocab))
         return token if token >= 0 and lib.llama_vocab_get_add_bos(self._vocab) else None
 
+    @cached_property
+    def eos(self) -> int | None:
+        """The file's EOS, or None."""
+        token = int(lib.llama_vocab_eos(self._vocab))
+        return token if token >= 0 else None
+
     @property
     def chat_template(self) -> str | None:
         """The Jinja template of the file, or None."""

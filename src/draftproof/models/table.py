@@ -25,6 +25,7 @@ class LetterTokenizer:
 
     def __init__(self, size: int, end: int | None = None) -> None:
         self._letters = [chr(ord("a") + i) for i in range(size)]
+        self.eos = end
         self.end_tokens = frozenset(() if end is None else (end,))
 
     def encode(self, text: str) -> list[int]:
