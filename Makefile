@@ -12,7 +12,7 @@ export CMAKE_ARGS ?= -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_TES
 .PHONY: demo test lint mutants bench clean
 
 demo: .venv/demo  ## an answer of the demo model, every token coloured by its origin
-	$(BIN)/draftproof generate --target demo --draft lookup "Correct the spelling and repeat the \
+	$(BIN)/draftproof generate --target demo --draft lookup --show-rejected "Correct the spelling and repeat the \
 	whole text: The quick brown fox jumpd over the lazy dog. The dog was not amused, and the fox was \
 	very hapy. The quick brown fox laughed at the lazy dog."
 

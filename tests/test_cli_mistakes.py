@@ -38,6 +38,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *args: str, code: int = 2) -> st
         (["generate", *PAIR, "a", "--temperature", "1", "--top-p", "2"], "top_p must lie"),
         (["generate", *PAIR, "a", "--max-tokens", "0"], "max_tokens must be"),
         (["generate", *PAIR, "a", "--draft-length", "-1"], "draft_length must be"),
+        (["generate", *PAIR, "a", "--json", "--show-rejected"], "shows nothing with --json"),
         (["generate", *PAIR, "a", "--stop", ""], "stop must be strings that are not empty"),
         (["generate", *PAIR, ""], "the prompt is empty"),
         (["generate", *PAIR, " \n"], "the prompt is empty"),

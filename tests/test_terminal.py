@@ -156,6 +156,21 @@ def test_force_color_colours_a_pipe() -> None:
     assert "2 tokens in 1 round" in done.stderr
 
 
+def test_rejected_drafts_are_struck_through_and_not_in_plain_text() -> None:
+    """Greedy lookup behind abab proposes ab again; the model goes on with c."""
+    command = [sys.executable, "-m", "draftproof", "generate", "--target", "table:markov"]
+    command += ["--draft", "lookup", "abaab", "--max-tokens", "4"]
+    shown = {
+        mode: subprocess.run(
+            [*command, "--show-rejected"], capture_output=True, text=True, env=BASE | extra
+        ).stdout
+        for mode, extra in (("colour", {"FORCE_COLOR": "1"}), ("plain", {}))
+    }
+    struck, correction = "\x1b[9;31ma\x1b[0m", "\x1b[1;35mc"
+    assert struck + correction in shown["colour"]
+    assert shown["plain"] == "cabc\n"
+
+
 def test_bars_show_loading_and_a_long_prompt_and_go_away(screens: list[Screen]) -> None:
     shown = generate(screens, "ab" * 3000, "--context-length", "9000", "--max-tokens", "3")
     assert "loading" in shown

@@ -15,7 +15,7 @@ from draftproof.inputs import ask, next_line
 from draftproof.stats import Completion
 from draftproof.terminal import Interrupt, Terminal, complain
 from draftproof.text import encode_prompt
-from draftproof.types import Message, Origin, Piece, Prompt, SamplingParams
+from draftproof.types import Message, Origin, Piece, Prompt, SamplingParams, Step
 
 COMMANDS = {
     "/clear": "forget the conversation",
@@ -55,6 +55,7 @@ def answer(
     params: SamplingParams,
     terminal: Terminal,
     show: bool = True,
+    rejected: bool = False,
 ) -> Completion:
     """Answer a prompt, showing the text as it becomes certain. Ctrl-C ends it between rounds.
 
@@ -64,6 +65,7 @@ def answer(
         params: sampling options.
         terminal: where to show it.
         show: whether to show the text.
+        rejected: whether to show rejected drafts in it.
 
     Raises:
         DraftproofError: as ``Engine.submit`` and ``Engine.completion``.
@@ -79,7 +81,7 @@ def answer(
                 if step.tokens:
                     bar.stop()
                 if show:
-                    terminal.write(step.pieces)
+                    terminal.write(step.pieces, _rejected(engine, step) if rejected else "")
                     shown += len(step.text)
                 if interrupt.asked:
                     engine.cancel(request)
@@ -94,6 +96,12 @@ def answer(
     return completion
 
 
+def _rejected(engine: Engine, step: Step) -> str:
+    """The text of the draft a round rejected; none if it rejected none."""
+    tokens = step.drafted[step.accepted : step.evaluated]
+    return b"".join(map(engine.target.tokenizer.piece, tokens)).decode(errors="replace")
+
+
 class Chat:
     """A conversation: its history, and the lines people type.
 
@@ -103,6 +111,7 @@ class Chat:
         terminal: where it shows.
         opening: messages before the first turn.
         raw: join the turns as plain text instead of using the template.
+        rejected: show rejected drafts.
     """
 
     def __init__(
@@ -112,11 +121,13 @@ class Chat:
         terminal: Terminal,
         opening: list[Message],
         raw: bool = False,
+        rejected: bool = False,
     ) -> None:
         self._engine = engine
         self._params = params
         self._terminal = terminal
         self._raw = raw
+        self._rejected = rejected
         self._opening = opening
         self._turns: list[Message] = []
         self._failed = False
@@ -163,7 +174,9 @@ class Chat:
         try:
             prompt = encode(self._engine, self._opening + turns, self._raw)
             self._require_room(len(prompt))
-            completion = answer(self._engine, prompt, self._params, self._terminal)
+            completion = answer(
+                self._engine, prompt, self._params, self._terminal, rejected=self._rejected
+            )
         except DraftproofError as error:
             self._fail(str(error))
             return

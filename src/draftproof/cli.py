@@ -78,7 +78,9 @@ def generate(
     with _engine(context, terminal) as engine:
         raw = options["raw"] or not has_template(engine, options["system"], terminal)
         tokens = encode(engine, messages, raw)
-        completion = answer(engine, tokens, params, terminal, show=not as_json)
+        completion = answer(
+            *(engine, tokens, params, terminal), not as_json, options["show_rejected"]
+        )
     if as_json:
         terminal.line(json.dumps(completion.to_json()))
     else:
@@ -97,7 +99,9 @@ def chat(context: click.Context, /, **options: Any) -> int:
     terminal, params = Terminal(not options["verbose"]), pick(SamplingParams, options)
     with _engine(context, terminal) as engine:
         raw = options["raw"] or not has_template(engine, options["system"], terminal)
-        return Chat(engine, params, terminal, _system(options), raw).run()
+        return Chat(
+            *(engine, params, terminal, _system(options)), raw, options["show_rejected"]
+        ).run()
 
 
 def _system(options: dict[str, Any]) -> list[Message]:

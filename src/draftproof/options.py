@@ -121,6 +121,12 @@ _SHARED = (
     ),
     _option(ModelOptions, "gpu_layers", "Layers to put on a GPU; -1 for all."),
     click.option(
+        "--show-rejected",
+        is_flag=True,
+        show_default="off",
+        help="Show rejected drafts too, struck through, where there is colour.",
+    ),
+    click.option(
         "--verbose", is_flag=True, show_default="off", help="Log to standard error what is done."
     ),
 )
@@ -150,13 +156,18 @@ def refuse_idle_options(context: click.Context) -> None:
     greedy_by_default = "temperature" not in given
     copied = options["draft"] == "lookup" and options["rule"] in ("block", "token")
     idle = (
-        (options["draft"] == "none", ("draft_length", "rule"), "needs a drafter: add --draft"),
+        (
+            options["draft"] == "none",
+            ("draft_length", "rule", "show_rejected"),
+            "needs a drafter: add --draft",
+        ),
         (copied, ("rule",), "is not used by lookup, whose drafts are not drawn: leave it out"),
         (
             greedy_by_default,
             ("top_k", "top_p", "min_p", "seed", "rule"),
             "changes nothing at temperature 0: add --temperature",
         ),
+        (options.get("as_json"), ("show_rejected",), "shows nothing with --json: leave it out"),
         (options["raw"], ("system",), "needs the chat template: leave out --raw, or --system"),
         (
             options["target"].startswith("table:"),

@@ -30,6 +30,8 @@ STYLES = {
 }
 """The sixteen colours of the terminal's own theme: legible on dark and on light."""
 
+REJECTED = Style(color="red", strike=True)
+
 _ESCAPES = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
@@ -65,18 +67,25 @@ class Terminal:
         self._escape = self._out.is_terminal or sys.stdout.isatty()
         self._held: list[str] | None = None  # notices, while a line of text is open
 
-    def write(self, pieces: Iterable[Piece]) -> None:
-        """Show text at once, coloured by origin on a terminal; elsewhere exactly as it is."""
+    def write(self, pieces: Iterable[Piece], rejected: str = "") -> None:
+        """Show text at once, coloured by origin on a terminal; elsewhere exactly as it is.
+
+        Args:
+            pieces: the text.
+            rejected: a rejected draft, struck through before its correction where there is colour.
+        """
         if self._held is None and self._escape:
             self._held = []
-        self._out.file.write("".join(map(self._render, pieces)))
+        for piece in pieces:
+            if rejected and self._coloured and piece.origin is Origin.CORRECTION:
+                self._out.file.write(self._render(rejected, REJECTED))
+            self._out.file.write(self._render(piece.text, STYLES[piece.origin]))
         self._out.file.flush()
 
-    def _render(self, piece: Piece) -> str:
-        text = printable(piece.text) if self._escape else piece.text
+    def _render(self, text: str, style: Style) -> str:
         # Not through the console: it would expand tabs and break lines.
         system = ColorSystem.STANDARD if self._coloured else None
-        return STYLES[piece.origin].render(text, color_system=system)
+        return style.render(printable(text) if self._escape else text, color_system=system)
 
     def line(self, text: str = "") -> None:
         """End the line that ``write`` began, or write a whole one, as it is."""
