@@ -27,6 +27,7 @@ from draftproof import (
     Drafter,
     DraftRequest,
     Engine,
+    ModelError,
     ModelOptions,
     SamplingParams,
     Speculation,
@@ -65,6 +66,8 @@ def lookup(table: Weights, tokens: Sequence[int]) -> tuple[Fraction, ...]:
 
 def distribution(rows: np.ndarray, params: SamplingParams) -> np.ndarray:
     """What ``sampling.distribution`` is for logits, for rows of probabilities [n, V]."""
+    if not rows.any(axis=1).all():
+        raise ModelError("nothing is left of a row")
     return np.array([filtered(tuple(row), params) for row in rows], dtype=object)
 
 

@@ -67,6 +67,13 @@ def test_a_mistake_is_one_line(
     [
         (["--draft", "none", "--draft-length", "2"], "--draft-length needs a drafter"),
         (["--draft", "none", "--rule", "token"], "--rule needs a drafter"),
+        (["--draft", "none", "--cross-vocabulary"], "--cross-vocabulary needs a drafter"),
+        (
+            ["--draft", "lookup", "--cross-vocabulary=text"],
+            "--cross-vocabulary needs a draft model",
+        ),
+        (["--draft", "quantize:Q8_0", "--cross-vocabulary"], "needs a draft model"),
+        (["--cross-vocabulary", "both"], "'both' is not one of 'auto', 'tokens', 'text'"),
         (["--draft", "lookup", "--temperature", "1", "--rule", "block"], "not used by lookup"),
         (["--temperature", "1", "--rule", "block", "--seed", "1"], "leave the rule out"),
         (["--top-p", "0.9"], "--top-p changes nothing at temperature 0: add --temperature"),
@@ -120,6 +127,7 @@ def test_a_draft_of_another_vocabulary_is_refused(
     monkeypatch.setitem(LOADERS, "toy", lambda *_: model)
     line = refusal(capsys, "generate", "--target", "table:markov", "--draft", "toy:x", "a")
     assert "capitals has another tokenizer than table:markov" in line
+    assert "add --cross-vocabulary" in line
 
 
 def test_names_cannot_break_the_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,8 @@ import draftproof
 ROOT = Path(draftproof.__file__).parent
 ORDER = (
     *("errors", "types", "noise", "sampling", "rules", "stats", "text", "models", "drafters"),
-    *("sequence", "rounds", "engine"),
-    *("terminal", "options", "inputs", "chat", "cli", "__main__"),
+    *("sequence", "rounds", "engine", "inspect"),
+    *("terminal", "report", "options", "inputs", "chat", "cli", "__main__"),
 )
 LOADERS = {"models", "drafters"}  # their __init__ reaches down into its own package, when asked
 

@@ -1,7 +1,8 @@
 """The command line: arguments become dataclasses, and each command is one call of the library.
 
 Run ``draftproof --help``. Standard output carries the answer alone; errors are one line on
-standard error. Exit codes: 0, 1 a failure while running, 2 something to put right, 130 Ctrl-C.
+standard error. Exit codes: 0, 1 a failure while running (or the "no" of ``inspect``), 2 something
+to put right, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from draftproof.chat import Chat, answer, encode, has_template
 from draftproof.engine import Engine
 from draftproof.errors import DraftproofError, ParameterError, PromptError, UserError
 from draftproof.inputs import read_text
+from draftproof.inspect import inspect
 from draftproof.options import Text, pick, refuse_idle_options, shared_options
+from draftproof.report import report
 from draftproof.terminal import Notices, Terminal, complain
-from draftproof.types import Message, ModelOptions, SamplingParams, Speculation
+from draftproof.types import DTYPES, Message, ModelOptions, SamplingParams, Speculation
 
 
 @click.group(
@@ -104,6 +107,40 @@ def chat(context: click.Context, /, **options: Any) -> int:
         ).run()
 
 
+@cli.command("inspect")
+@click.argument("target")
+@click.argument("draft", default="none")
+@click.option(
+    "--context-length",
+    type=int,
+    show_default="the target's own",
+    help="Most tokens of prompt and answer together.",
+)
+@click.option(
+    "--parallel", type=click.IntRange(min=1), default=1, help="Sequences held at once.", metavar="N"
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    show_default="its own",
+    help="What a Hugging Face checkpoint is to be loaded in.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, show_default="off", help="Write one JSON document."
+)
+def inspect_(target: str, draft: str, parallel: int, as_json: bool, **options: Any) -> int:
+    """Tell what TARGET is, what it needs with DRAFT, and whether the two can work together.
+
+    Only headers are read, nothing is loaded. Exit code 0 where they can work, 1 where they cannot.
+    """
+    found = inspect(target, draft, ModelOptions(max_sequences=parallel, **options))
+    if as_json:
+        Terminal().line(json.dumps(found.to_json()))
+    else:
+        Terminal().show(*report(found))
+    return 0 if found.works else 1
+
+
 def _system(options: dict[str, Any]) -> list[Message]:
     """The messages before the first turn."""
     text = options["system"]
@@ -139,6 +176,7 @@ def _engine(context: click.Context, terminal: Terminal) -> Engine:
             speculation=speculation,
             options=pick(ModelOptions, options),
             progress=bar.update,
+            cross_vocabulary=options["cross_vocabulary"],
         )
 
 

@@ -32,11 +32,10 @@ class Engine:
         target: a model, or a spec as ``load_model`` takes it.
         drafter: a drafter, a spec as ``load_drafter`` takes it, or None for plain decoding.
         speculation: the default of all requests; without a drafter nothing is proposed.
-        options: how models given by their spec are loaded.
+        options: how models given by their spec are loaded; the engine closes those itself.
         prefill_chunk: most prompt tokens of one target pass.
         progress: called with the part of a model that is loaded, from 0 to 1.
-
-    The engine closes the models it loaded itself.
+        cross_vocabulary: as in ``load_drafter``, for a drafter given by its spec.
 
     Raises:
         ModelLoadError: a model cannot be loaded.
@@ -52,7 +51,10 @@ class Engine:
         options: ModelOptions | None = None,
         prefill_chunk: int = 256,
         progress: Progress | None = None,
+        cross_vocabulary: str | None = None,
     ) -> None:
+        if cross_vocabulary is not None and not isinstance(drafter, str):
+            raise ParameterError("cross_vocabulary is for a drafter given by its spec")
         if not isinstance(prefill_chunk, int) or prefill_chunk < 1:
             raise ParameterError(f"prefill_chunk must be 1 or more, not {prefill_chunk!r}")
         started = time.perf_counter()
@@ -61,7 +63,10 @@ class Engine:
         self._closed = False
         try:
             self.target = self._load_target(target, options, progress)
-            self.drafter = self._load_drafter(drafter, options, progress)
+            if isinstance(drafter, str):
+                drafter = load_drafter(drafter, self.target, options, progress, cross_vocabulary)
+                self._own += [drafter] if drafter else []
+            self.drafter = self._checked(drafter)
         except BaseException:
             self.close()
             raise
@@ -83,12 +88,7 @@ class Engine:
             raise ParameterError(f"{model.name} has a context of {has} tokens: ask for no more")
         return model
 
-    def _load_drafter(
-        self, drafter: Drafter | str | None, options: ModelOptions | None, progress: Progress | None
-    ) -> Drafter | None:
-        if isinstance(drafter, str):
-            drafter = load_drafter(drafter, self.target, options, progress)
-            self._own += [drafter] if drafter else []
+    def _checked(self, drafter: Drafter | None) -> Drafter | None:
         capabilities = self.target.capabilities
         if drafter is not None and not capabilities.rollback:
             raise PairError(
@@ -258,12 +258,11 @@ class Engine:
     def _end(self, sequence: Sequence) -> None:
         self._rounds.remove(sequence)
         self._finished[sequence.request] = sequence
-        stats = sequence.stats
+        stats, reason = sequence.stats, sequence.finish_reason
         logger.info(
             "request %d: %s, %d prompt and %d completion tokens in %d rounds; drafts: %d accepted, "
             "%d rejected, %d discarded; %.1f tokens/s",
-            *(sequence.request, sequence.finish_reason),
-            *(stats.prompt_tokens, stats.completion_tokens, stats.rounds),
+            *(sequence.request, reason, stats.prompt_tokens, stats.completion_tokens, stats.rounds),
             *(stats.accepted, stats.rejected, stats.discarded, stats.tokens_per_second),
         )
 

@@ -10,7 +10,14 @@ import click
 from click.core import ParameterSource
 
 from draftproof.errors import ParameterError
-from draftproof.types import RULES, ModelOptions, SamplingParams, Speculation
+from draftproof.types import (
+    CROSS_VOCABULARY,
+    DTYPES,
+    RULES,
+    ModelOptions,
+    SamplingParams,
+    Speculation,
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Record = TypeVar("Record")
@@ -42,7 +49,8 @@ _SHARED = (
         "--target",
         required=True,
         metavar="MODEL",
-        help="The model that decides: a GGUF file, demo (SmolLM2-135M-Instruct), or table:NAME.",
+        help="The model that decides: a GGUF file, hf:FOLDER (a Hugging Face checkpoint), demo "
+        "(SmolLM2-135M-Instruct), or table:NAME.",
     ),
     click.option(
         "--draft",
@@ -50,8 +58,18 @@ _SHARED = (
         metavar="DRAFTER",
         help="What proposes tokens: a GGUF file of the same vocabulary; quantize:TYPE, a quantised "
         "copy of the target (Q4_0, Q8_0, ...); lookup, which copies from the text so far; "
-        "table:NAME; or none. The text is the target's whatever you take, only the speed differs; "
-        "none is the default as it is never slower than the target alone.",
+        "table:NAME; or none. Several separated by commas (lookup,FILE): the one speaks that "
+        "promises most, for each text and round. The text is the target's whatever you take, only "
+        "the speed differs; none is the default as it is never slower than the target alone.",
+    ),
+    click.option(
+        "--cross-vocabulary",
+        is_flag=False,
+        flag_value="auto",
+        type=click.Choice(CROSS_VOCABULARY),
+        show_default="off",
+        help="Let a draft model of any tokenizer draft: by the tokens both have, by its text, or "
+        "(auto, which the option alone means) by what is accepted more often.",
     ),
     _option(Speculation, "draft_length", "Tokens to propose per round; 0 is plain decoding."),
     _option(
@@ -119,7 +137,20 @@ _SHARED = (
         type=int,
         show_default="the physical cores, less one where there are more than two",
     ),
-    _option(ModelOptions, "gpu_layers", "Layers to put on a GPU; -1 for all."),
+    _option(ModelOptions, "gpu_layers", "Layers of a GGUF file to put on a GPU; -1 for all."),
+    _option(
+        ModelOptions,
+        "device",
+        "Where a Hugging Face checkpoint runs: cpu, cuda, cuda:N or mps.",
+        show_default="the best at hand",
+    ),
+    _option(
+        ModelOptions,
+        "dtype",
+        "What a Hugging Face checkpoint computes in.",
+        type=click.Choice(DTYPES),
+        show_default="its own; float32 for float16 on a CPU",
+    ),
     click.option(
         "--show-rejected",
         is_flag=True,
@@ -145,6 +176,12 @@ def pick(kind: type[Record], options: dict[str, Any]) -> Record:
     return kind(**{name: value for name, value in options.items() if name in names})
 
 
+def _kind(spec: str) -> str:
+    """What runs a model of this spec; files without a prefix are GGUF files, as is the demo."""
+    kind = spec.partition(":")[0]
+    return kind if kind in ("table", "hf", "lookup", "none", "early-exit") else "gguf"
+
+
 def refuse_idle_options(context: click.Context) -> None:
     """An option is used or refused, never ignored."""
     options = context.params
@@ -155,11 +192,17 @@ def refuse_idle_options(context: click.Context) -> None:
     }
     greedy_by_default = "temperature" not in given
     copied = options["draft"] == "lookup" and options["rule"] in ("block", "token")
+    kinds = {_kind(spec) for spec in (options["target"], *options["draft"].split(","))}
     idle = (
         (
             options["draft"] == "none",
-            ("draft_length", "rule", "show_rejected"),
+            ("draft_length", "rule", "show_rejected", "cross_vocabulary"),
             "needs a drafter: add --draft",
+        ),
+        (
+            options["draft"].partition(":")[0] in ("lookup", "quantize"),
+            ("cross_vocabulary",),
+            "needs a draft model: give --draft one, or leave it out",
         ),
         (copied, ("rule",), "is not used by lookup, whose drafts are not drawn: leave it out"),
         (
@@ -174,6 +217,8 @@ def refuse_idle_options(context: click.Context) -> None:
             ("threads", "gpu_layers"),
             "does nothing for a table: leave it out",
         ),
+        ("gguf" not in kinds, ("gpu_layers",), "is for GGUF files alone: leave it out"),
+        ("hf" not in kinds, ("device", "dtype"), "is for hf: models alone: leave it out"),
     )
     for applies, names, reason in idle:
         for name in names:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, to_device
 
 from draftproof.noise import At, Noise, Purpose
 from draftproof.types import Array, Draft, Verdict
@@ -54,7 +54,7 @@ class Plan:
 
 def token_plan(p: Sequence[Array], draft: Draft) -> Plan:
     """Accept x with probability min(1, p(x) / q(x)), each token by itself."""
-    q = _rows(draft)
+    q = _rows(p, draft)
     px, qx = _chances(p, draft), _chances(q, draft)
     return Plan(p, q, px, qx, [1] * len(px))
 
@@ -65,7 +65,7 @@ def block_plan(p: Sequence[Array], draft: Draft) -> Plan:
     With P_i = min(1, P_{i-1} p_i / q_i), P_0 = 1 and Z_i = sum_y max(P_i p_{i+1}(y) - q_{i+1}(y),
     0): coin i succeeds with probability Z_i / (Z_i + 1 - P_i), the last one with P_k.
     """
-    q = _rows(draft)
+    q = _rows(p, draft)
     joint: list[float] = [1]
     for target, proposed in zip(_chances(p, draft), _chances(q, draft), strict=True):
         assert proposed > 0, "a token was drafted that its own row excludes"
@@ -138,9 +138,18 @@ def _draws(p: Sequence[Array], noise: Noise, start: int) -> Iterator[int]:
         yield noise.draw(row, At(start, start + i, Purpose.TARGET))
 
 
-def _rows(draft: Draft) -> Sequence[Array]:
+def _rows(p: Sequence[Array], draft: Draft) -> Sequence[Array]:
+    """q, where p is: the draft model may run in another library, or on another device."""
     assert draft.rows is not None, "only match judges drafts without rows"
-    return draft.rows
+    return [_beside(p[0], row) for row in draft.rows]
+
+
+def _beside(other: Array, row: Array) -> Array:
+    """A row in the library and on the device of another one."""
+    if type(row) is type(other) and row.device == other.device:
+        return row
+    xp = array_namespace(other)
+    return xp.asarray(to_device(row, "cpu"), device=other.device)
 
 
 def _chances(rows: Sequence[Array], draft: Draft) -> list[float]:

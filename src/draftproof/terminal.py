@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from typing import Self, TextIO
 
 from rich.color import ColorSystem
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.style import Style
 from rich.text import Text
 
@@ -94,6 +94,11 @@ class Terminal:
         held, self._held = self._held or [], None
         for notice in held:
             self.notice(notice)
+
+    def show(self, *report: RenderableType) -> None:
+        """Write tables, and lines that the terminal may break."""
+        for part in report:
+            self._out.print(part, soft_wrap=isinstance(part, Text))
 
     def notice(self, text: str) -> None:
         """A line on standard error, terminal or not; text that is being written is not broken."""

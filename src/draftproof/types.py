@@ -7,6 +7,7 @@ drafters (``models/__init__.py``, ``drafters/__init__.py``).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,6 +27,10 @@ Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 
 RULES = ("block", "token", "match")
+DTYPES = ("float32", "bfloat16", "float16")
+
+CROSS_VOCABULARY = ("auto", "tokens", "text")
+"""How a draft model of another tokenizer drafts; see ``drafters/cross.py``."""
 
 
 def _require(ok: bool, message: str) -> None:
@@ -163,13 +168,19 @@ class ModelOptions:
         context_length: most tokens of one sequence; None takes the model's own.
         max_sequences: sequences that can be held at once.
         threads: CPU threads; None takes the physical cores, less one where there are more than two.
-        gpu_layers: layers to put on a GPU; -1 for all.
+        gpu_layers: layers of a GGUF file to put on a GPU; -1 for all.
+        device: where a Hugging Face checkpoint runs ("cpu", "cuda", "cuda:1", "mps"); None takes
+            the best at hand.
+        dtype: "float32", "bfloat16" or "float16" for a Hugging Face checkpoint; None takes its
+            own, and float32 instead of float16 on a CPU.
     """
 
     context_length: int | None = None
     max_sequences: int = 1
     threads: int | None = None
     gpu_layers: int = 0
+    device: str | None = None
+    dtype: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("context_length", "max_sequences", "threads"):
@@ -182,6 +193,14 @@ class ModelOptions:
         _require(
             _is_int(self.gpu_layers) and self.gpu_layers >= -1,
             f"gpu_layers must be a whole number of -1 (all) or more, not {self.gpu_layers!r}",
+        )
+        _require(
+            self.device is None or re.fullmatch(r"cpu|mps|cuda(:\d+)?", self.device) is not None,
+            f"device must be cpu, cuda, cuda:N or mps, not {self.device!r}",
+        )
+        _require(
+            self.dtype is None or self.dtype in DTYPES,
+            f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}",
         )
 
 

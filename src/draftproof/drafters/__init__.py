@@ -7,11 +7,13 @@ were drawn from.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from draftproof.errors import PairError, ParameterError
+from draftproof.errors import PairError, ParameterError, UserError
 from draftproof.models import Model, Progress, load_model
 from draftproof.noise import Noise
 from draftproof.types import Draft, ModelOptions, SamplingParams
@@ -101,7 +103,14 @@ def _quantize(
     return _model(quantized_copy(path, rest), target, options, progress)
 
 
-def _model(spec: str, target: Model, options: ModelOptions, progress: Progress | None) -> Drafter:
+def _model(
+    spec: str,
+    target: Model,
+    options: ModelOptions,
+    progress: Progress | None,
+    cross_vocabulary: str | None = None,
+) -> Drafter:
+    from draftproof.drafters.cross import CrossVocabularyDrafter
     from draftproof.drafters.model import ModelDrafter
 
     capabilities = target.capabilities
@@ -112,10 +121,63 @@ def _model(spec: str, target: Model, options: ModelOptions, progress: Progress |
     )
     model = load_model(spec, options, progress)
     try:
-        return ModelDrafter(model, target)
-    except PairError:
+        if cross_vocabulary is None:
+            return ModelDrafter(model, target)
+        return CrossVocabularyDrafter(model, target, cross_vocabulary)
+    except UserError:
         model.close()
         raise
+
+
+def _chain(
+    parts: list[str],
+    target: Model,
+    options: ModelOptions | None,
+    progress: Progress | None,
+    cross_vocabulary: str | None,
+) -> Drafter:
+    from draftproof.drafters.chain import ChainDrafter
+
+    with ExitStack() as stack:
+        drafters: list[Drafter] = []
+        for part in parts:
+            cross = cross_vocabulary if _is_model(part) else None
+            drafter = load_drafter(part, target, options, progress, cross)
+            assert drafter is not None
+            stack.callback(drafter.close)
+            drafters.append(drafter)
+        stack.pop_all()
+    return ChainDrafter(drafters)
+
+
+def split_chain(spec: str) -> list[str]:
+    """The drafters of a spec, which commas separate; a comma in a path that exists does not.
+
+    Raises:
+        ParameterError: a chain that names nothing, ``none``, or a drafter twice.
+    """
+    chain: list[str] = []
+    parts = spec.split(",")
+    while parts:
+        ends = range(len(parts), 0, -1)
+        end = next((end for end in ends if _exists(",".join(parts[:end]))), 1)
+        chain.append(",".join(parts[:end]))
+        del parts[:end]
+    for part in chain if len(chain) > 1 else ():
+        if part in ("", "none") or chain.count(part) > 1:
+            raise ParameterError(
+                f"a chain names drafters, each of them once, and not {part!r}: {spec!r}"
+            )
+    return chain
+
+
+def _is_model(spec: str) -> bool:
+    return spec != "none" and spec.partition(":")[0] not in LOADERS
+
+
+def _exists(spec: str) -> bool:
+    paths = (spec, spec.partition(":")[2])
+    return any(path and os.path.exists(os.path.expanduser(path)) for path in paths)
 
 
 LOADERS: dict[str, Callable[[str, Model, ModelOptions, Progress | None], Drafter]] = {
@@ -129,14 +191,18 @@ def load_drafter(
     target: Model,
     options: ModelOptions | None = None,
     progress: Progress | None = None,
+    cross_vocabulary: str | None = None,
 ) -> Drafter | None:
     """Load a drafter by its spec.
 
     Args:
-        spec: ``none``, ``lookup``, ``quantize:TYPE``, or a model as ``load_model`` takes it.
+        spec: ``none``, ``lookup``, ``quantize:TYPE``, or a model as ``load_model`` takes it; or
+            several of them, separated by commas.
         target: the model to draft for.
         options: how to load a draft model; its context follows the target's.
         progress: called with the part loaded, from 0 to 1.
+        cross_vocabulary: "auto", "tokens" or "text" lets a draft model of any tokenizer draft
+            (see ``drafters/cross.py``); None refuses another tokenizer than the target's.
 
     Raises:
         PairError: it cannot draft for this target.
@@ -144,11 +210,16 @@ def load_drafter(
     """
     if not spec:
         raise ParameterError("the drafter is empty: give none, lookup, quantize:TYPE, or a model")
+    parts = split_chain(spec)
+    if cross_vocabulary is not None and not any(map(_is_model, parts)):
+        raise ParameterError(f"cross-vocabulary needs a draft model, and {spec!r} is not one")
     if spec == "none":
         return None
+    if len(parts) > 1:
+        return _chain(parts, target, options, progress, cross_vocabulary)
     kind, _, rest = spec.partition(":")
     if kind == "lookup" and rest:
         raise ParameterError(f"lookup takes no argument: write lookup, not {spec!r}")
     if kind in LOADERS:
         return LOADERS[kind](rest, target, options or ModelOptions(), progress)
-    return _model(spec, target, options or ModelOptions(), progress)
+    return _model(spec, target, options or ModelOptions(), progress, cross_vocabulary)

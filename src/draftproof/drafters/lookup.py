@@ -94,6 +94,10 @@ class LookupDrafter:
         """See ``Drafter.propose``."""
         return [self._propose(request) for request in requests]
 
+    def match_length(self, request: DraftRequest) -> int:
+        """Tokens of the ending that occurred before: what a draft for this request rests on."""
+        return self._up_to_date(request)[1].matched
+
     def _propose(self, request: DraftRequest) -> Draft:
         record, index = self._up_to_date(request)
         if index.matched < self._min_match:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
 from array_api_compat import array_namespace
 
@@ -17,23 +18,23 @@ from draftproof.types import Array, Draft
 logger = logging.getLogger("draftproof")
 
 
-class ModelDrafter:
+class DraftModel:
     """Runs a draft model, all sequences together, one token at a time.
+
+    What the model reads and how its rows become drafts is its subclasses' matter.
 
     Args:
         model: the draft model; the drafter closes it.
         target: the model to draft for.
 
     Raises:
-        PairError: another tokenizer, fewer sequences than the target, or a cache that cannot be
-            rolled back.
+        PairError: fewer sequences than the target, or a cache that cannot be rolled back.
     """
 
     def __init__(self, model: Model, target: Model) -> None:
-        check_pair(model, target)
+        check_caches(model, target)
         self.name = model.name
         self._model = model
-        self._vocabulary = target.capabilities.vocabulary
         self._records: dict[int, Record] = {}
         self._told: dict[int, int] = {}
 
@@ -49,18 +50,29 @@ class ModelDrafter:
             active = [run for run in active if run.pending]
         return [run.draft() for run in runs]
 
-    def _begin(self, request: DraftRequest) -> _Run:
+    def _read(self, request: DraftRequest, record: Record) -> Sequence[int]:
+        """The committed tokens, as the draft model reads them."""
+        raise NotImplementedError
+
+    def _run(
+        self, request: DraftRequest, record: Record, pending: Sequence[int], length: int
+    ) -> Run:
+        """What drafts for one sequence in one round."""
+        raise NotImplementedError
+
+    def _begin(self, request: DraftRequest) -> Run:
         """Bring the record and the cache in line with the committed tokens."""
         record = self._records.setdefault(request.seq, Record())
-        room = self._model.capabilities.context_length - len(request.tokens) + 1
+        tokens = self._read(request, record)
+        room = self._model.capabilities.context_length - len(tokens) + 1
         if room <= 0:
-            self._tell(request)
-            return _Run(request, record, [], 0, self._vocabulary)
-        length = min(request.length, room)
+            self._tell(request, len(tokens))
+            return self._run(request, record, [], 0)
+        length = min(request.length, room) if tokens else 0
         # To draft, the newest token must go through the model again if it already did.
-        keep = min(record.agree(request), len(request.tokens) - (length > 0))
-        keep = self._cut(request.seq, record, keep)
-        return _Run(request, record, request.tokens[keep:], length, self._vocabulary)
+        agreed = record.agree(request._replace(tokens=tokens))
+        keep = self._cut(request.seq, record, min(agreed, len(tokens) - (length > 0)))
+        return self._run(request, record, tokens[keep:], length)
 
     def _cut(self, seq: int, record: Record, length: int) -> int:
         """Forget what comes behind ``length`` tokens; what is left may be less."""
@@ -72,13 +84,13 @@ class ModelDrafter:
             self._model.truncate(seq, 0)
         return len(record.tokens)
 
-    def _tell(self, request: DraftRequest) -> None:
+    def _tell(self, request: DraftRequest, length: int) -> None:
         if self._told.get(request.seq) != request.owner:
             self._told[request.seq] = request.owner
             logger.warning(
                 "a text of %d tokens has outgrown the context of %s (%d tokens): "
                 "plain decoding from here",
-                len(request.tokens),
+                length,
                 self.name,
                 self._model.capabilities.context_length,
             )
@@ -88,8 +100,90 @@ class ModelDrafter:
         self._model.close()
 
 
-class _Run:
-    """One sequence's draft in the making."""
+class ModelDrafter(DraftModel):
+    """A draft model of the target's own tokenizer.
+
+    Args:
+        model: the draft model; the drafter closes it.
+        target: the model to draft for.
+
+    Raises:
+        PairError: another tokenizer, fewer sequences than the target, or a cache that cannot be
+            rolled back.
+    """
+
+    def __init__(self, model: Model, target: Model) -> None:
+        super().__init__(model, target)
+        check_tokenizers(model, target)
+        self._shared = Padded(target.capabilities.vocabulary)
+
+    def _read(self, request: DraftRequest, record: Record) -> Sequence[int]:
+        return request.tokens
+
+    def _run(
+        self, request: DraftRequest, record: Record, pending: Sequence[int], length: int
+    ) -> Run:
+        return Run(request, record, pending, length, self._shared)
+
+
+class Shared(Protocol):
+    """The n tokens that draft model and target share."""
+
+    def restrict(self, logits: Array) -> Array | None:
+        """Logits [1, n] from the draft model's [1, V]; None where none of them is possible."""
+
+    def widen(self, row: Array) -> Array:
+        """A row [V of the target] from one over the shared tokens [n]: the rest gets nothing."""
+
+    def target(self, index: int) -> int:
+        """The target's token for a place among the n."""
+
+    def draft(self, token: int) -> int:
+        """The draft model's token for a shared token of the target."""
+
+
+class Padded:
+    """One vocabulary, padded to different sizes: ids that only one model has are not shared.
+
+    Args:
+        size: of the target's vocabulary.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def restrict(self, logits: Array) -> Array:
+        """See ``Shared.restrict``."""
+        return logits[:, : self._size]
+
+    def widen(self, row: Array) -> Array:
+        """See ``Shared.widen``."""
+        missing = self._size - row.shape[0]
+        if not missing:
+            return row
+        xp = array_namespace(row)
+        return xp.concat([row, xp.zeros(missing, dtype=row.dtype, device=row.device)])
+
+    def target(self, index: int) -> int:
+        """See ``Shared.target``."""
+        return index
+
+    def draft(self, token: int) -> int:
+        """See ``Shared.draft``."""
+        return token
+
+
+class Run:
+    """One sequence's draft in the making.
+
+    Args:
+        request: what the target asks for.
+        record: what the draft model has read of it.
+        pending: tokens the draft model has to read next.
+        length: most tokens to draft.
+        shared: what may be drafted. Restricting comes before the sampling options and the draw:
+            the rows are what was drawn from.
+    """
 
     def __init__(
         self,
@@ -97,38 +191,49 @@ class _Run:
         record: Record,
         pending: Sequence[int],
         length: int,
-        vocabulary: int,
+        shared: Shared,
     ) -> None:
         self.request = request
         self.record = record
-        self.pending = pending  # tokens the draft model has to read next
+        self.pending = pending
         self._length = length
-        self._vocabulary = vocabulary
+        self._shared = shared
         self._tokens: list[int] = []
         self._rows: list[Array] = []
 
     def chunk(self) -> Chunk:
+        """What the draft model reads next."""
         return Chunk(self.request.seq, self.pending, int(self._length > 0))
 
     def take(self, logits: Array) -> None:
-        """Draw the next token from logits [1, V of the draft model], or be done."""
+        """Draft the next token from logits [1, V of the draft model], or be done."""
         self.pending = []
         if not self._length:
             return
         try:
-            token = self._draw(logits[:, : self._vocabulary])
+            token = self._next(logits)
         except ModelError as error:
             logger.warning("no draft for a text of %d tokens: %s", len(self.record.tokens), error)
             return
-        self._tokens.append(token)
-        if len(self._tokens) < self._length and token not in self.request.end_tokens:
+        if token is not None:
             self.pending = [token]
 
+    def _next(self, logits: Array) -> int | None:
+        """Draw a token; what the draft model reads next, if it goes on."""
+        shared = self._shared.restrict(logits)
+        if shared is None:
+            return None
+        token = self._draw(shared)
+        self._tokens.append(token)
+        done = len(self._tokens) == self._length or token in self.request.end_tokens
+        return None if done else self._shared.draft(token)
+
     def _draw(self, logits: Array) -> int:
+        """A token of the target, from logits [1, n]; with the noise of its own ids."""
         params = self.request.params
         if params.greedy:
-            return greedy(logits)[0]
-        row = _widen(distribution(logits, params)[0], self._vocabulary)
+            return self._shared.target(greedy(logits)[0])
+        row = self._shared.widen(distribution(logits, params)[0])
         if params.seed is None:
             self._rows.append(row)
         start = len(self.request.tokens)
@@ -140,23 +245,11 @@ class _Run:
         return Draft(tuple(self._tokens), self._rows or None)
 
 
-def _widen(row: Array, vocabulary: int) -> Array:
-    """A row [V of the draft model] on the target's vocabulary: it never proposes the rest."""
-    missing = vocabulary - row.shape[0]
-    if not missing:
-        return row
-    xp = array_namespace(row)
-    return xp.concat([row, xp.zeros(missing, dtype=row.dtype, device=row.device)])
-
-
-def check_pair(model: Model, target: Model) -> None:
-    """Whether ``model`` can draft for ``target``.
-
-    One family pads its vocabularies to different sizes, so the tokens count and not the size: ids
-    that only one of them has are never proposed, or cut before the draw.
+def check_caches(model: Model, target: Model) -> None:
+    """Whether the draft model's caches can follow the target's.
 
     Raises:
-        PairError: why it cannot.
+        PairError: why they cannot.
     """
     if model is target:
         raise PairError(f"{model.name} cannot draft for itself: load it a second time")
@@ -168,10 +261,22 @@ def check_pair(model: Model, target: Model) -> None:
             f"{model.name} holds {ours.max_sequences} sequences and {target.name} "
             f"{theirs.max_sequences}: load the draft model with as many"
         )
+
+
+def check_tokenizers(model: Model, target: Model) -> None:
+    """Whether both have the same tokens.
+
+    One family pads its vocabularies to different sizes, so the tokens count and not the size: ids
+    that only one of them has are never proposed, or cut before the draw.
+
+    Raises:
+        PairError: the first token that differs.
+    """
     pairs = zip(model.tokenizer.vocabulary(), target.tokenizer.vocabulary(), strict=False)
     for token, (mine, wanted) in enumerate(pairs):
         if mine != wanted:
             raise PairError(
                 f"{model.name} has another tokenizer than {target.name} (token {token} is "
-                f"{mine!r} there, {wanted!r} here): take a draft model of the same family"
+                f"{mine!r} there, {wanted!r} here): take a draft model of the same family, "
+                "or add --cross-vocabulary"
             )

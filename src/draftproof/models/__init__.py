@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from draftproof.errors import ParameterError
+from draftproof.errors import MissingExtraError, ParameterError
 from draftproof.text import Tokenizer
 from draftproof.types import Array, ModelOptions
 
@@ -112,10 +112,22 @@ def _demo(name: str, options: ModelOptions, progress: Progress | None) -> Model:
     return _gguf(demo_path(), options, progress)
 
 
+def _hf(path: str, options: ModelOptions, progress: Progress | None) -> Model:
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("running Hugging Face checkpoints", "hf") from error
+    from draftproof.models.hf import load
+
+    return load(path, options, progress)
+
+
 LOADERS: dict[str, Callable[[str, ModelOptions, Progress | None], Model]] = {
     "table": _table,
     "gguf": _gguf,
     "demo": _demo,
+    "hf": _hf,
 }
 
 
@@ -125,7 +137,8 @@ def load_model(
     """Load a model by its spec.
 
     Args:
-        spec: ``demo``, ``table:NAME``, ``gguf:PATH``, or a path of a GGUF file.
+        spec: ``demo``, ``table:NAME``, ``gguf:PATH``, ``hf:PATH`` (a checkpoint's folder), or a
+            path of a GGUF file.
         options: how to load it.
         progress: called with the part loaded, from 0 to 1.
 
@@ -134,7 +147,7 @@ def load_model(
         MissingExtraError: the backend's library is not installed.
     """
     if not spec:
-        raise ParameterError("the model is empty: give a GGUF file, demo, or table:NAME")
+        raise ParameterError("the model is empty: give a GGUF file, hf:FOLDER, demo, or table:NAME")
     kind, _, rest = spec.partition(":")
     if kind not in LOADERS or (kind != "demo" and not rest):
         kind, rest = "gguf", spec
