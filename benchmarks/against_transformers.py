@@ -25,7 +25,7 @@ from draftproof.drafters.model import ModelDrafter
 from draftproof.models.demo import demo_path
 from draftproof.models.hf import HfModel
 
-TOKENS, K = 48, 4
+TOKENS, K = 32, 4
 SOURCE = (
     "The lighthouse at Cape Verity was built in 1874 by Anna Holm. It is 31 metres tall, has 142 "
     "steps, and its lamp can be seen from 24 nautical miles away. The keeper's house was added "
@@ -145,13 +145,18 @@ def show(name: str, ratios: list[float], bound: float) -> None:
     ).confidence_interval
     median = statistics.median(ratios)
     reached = "reached" if median >= bound else "MISSED"
-    print(f"{name:42} {median:5.2f}x  [{low:.2f}, {high:.2f}]   >= {bound:.2f}x  {reached}")
+    print(
+        f"{name:42} {median:5.2f}x  [{low:.2f}, {high:.2f}]   >= {bound:.2f}x  {reached}",
+        flush=True,
+    )
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=3, help="layers of the draft model")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     arms = Arms(parser.parse_args().layers)
     for run in (arms.ours(arms.plain), arms.theirs()):
         run(PROMPTS[0])  # warm-up
