@@ -270,7 +270,7 @@ def test_where_the_draft_model_has_no_room_lookup_speaks(
     chain = ChainDrafter([model, LookupDrafter()], lambda: 0.0)
     with caplog.at_level(logging.WARNING, "draftproof"):
         done = Engine(target, chain).generate([0], SamplingParams(max_tokens=60, ignore_eos=True))
-    assert "has outgrown the context" in caplog.text
+    assert "has outgrown its context" in caplog.text
     assert done.token_ids == tuple((i + 1) % 4 for i in range(60))
     assert done.stats.acceptance_length > 3
 

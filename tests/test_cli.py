@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 import draftproof
 from draftproof import ModelOptions, SamplingParams, Speculation
+from draftproof.__main__ import main as start
 from draftproof.cli import cli, main
 
 PAIR = ("--target", "table:markov", "--draft", "table:markov-draft")
@@ -116,7 +118,9 @@ def test_help_shows_every_default_and_loads_no_model_library() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0
     for entry in re.split(r"\n  (?=-)", done.stdout.split("Options:\n", 1)[1])[1:-1]:
-        assert re.search(r"\[(default:|required)", entry), entry
+        takes_a_value = re.match(r"--[a-z-]+ \S", entry)
+        shown = re.search(r"\[(default:|required)", entry)
+        assert bool(shown) == bool(takes_a_value), entry
 
 
 def test_defaults_are_the_librarys() -> None:
@@ -157,6 +161,16 @@ def test_a_full_disk_is_one_line() -> None:
     assert re.fullmatch(rb"draftproof: error: .*No space left on device\n", done.stderr)
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    "args", [("generate", "--target", "table:no", "hi"), ("generate", "--bogus")]
+)
+def test_an_error_that_cannot_be_written_keeps_its_exit_code(args: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command(*args), stdout=subprocess.PIPE, stderr=full, timeout=30)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_closed_streams_are_no_trouble(closed: str) -> None:
     line = " ".join(command("generate", *PAIR, "ab", "--max-tokens", "3"))
@@ -195,6 +209,25 @@ def test_ctrl_c_keeps_what_there_is(endless: subprocess.Popen[bytes]) -> None:
     assert err == b""
 
 
+def test_ctrl_c_while_it_starts_is_quiet() -> None:
+    program = """
+import runpy, sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "draftproof.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+runpy.run_module("draftproof", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_console_command_begins_there_too() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"draftproof": f"{start.__module__}:{start.__name__}"}
+
+
 # Conversations over a pipe
 
 
@@ -223,6 +256,16 @@ def test_chat_goes_on_after_a_mistake() -> None:
         b"no command /what",
     ]
     assert done.returncode == 2
+
+
+def test_chat_skips_a_line_that_is_not_utf8() -> None:
+    done = run("chat", *PAIR, "--max-tokens", "2", given=b"ab\n\xff\nb\xff\nbc\n")
+    assert (done.returncode, done.stdout) == (2, b"ca\nab\n")
+    says = "draftproof: error: a line of standard input is not UTF-8 text (byte %d): convert it"
+    assert [line[: len(says) - 1] for line in done.stderr.decode().splitlines()] == [
+        says % 0,
+        says % 1,
+    ]
 
 
 def test_chat_reuses_the_cache() -> None:

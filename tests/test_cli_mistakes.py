@@ -36,10 +36,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *args: str, code: int = 2) -> st
         (["generate", *PAIR, "a", "--rule", "lenient"], "'lenient' is not one of"),
         (["generate", *PAIR, "a", "--temperature", "-1"], "temperature must be 0"),
         (["generate", *PAIR, "a", "--temperature", "1", "--top-p", "2"], "top_p must lie"),
-        (["generate", *PAIR, "a", "--max-tokens", "0"], "max_tokens must be"),
+        (["generate", *PAIR, "a", "--max-tokens", "0"], "0 is not in the range x>=1"),
         (["generate", *PAIR, "a", "--draft-length", "-1"], "draft_length must be"),
         (["generate", *PAIR, "a", "--json", "--show-rejected"], "shows nothing with --json"),
-        (["generate", *PAIR, "a", "--stop", ""], "stop must be strings that are not empty"),
+        (["generate", *PAIR, "a", "--stop", ""], "'--stop': it is empty: give it some text"),
         (["generate", *PAIR, ""], "the prompt is empty"),
         (["generate", *PAIR, " \n"], "the prompt is empty"),
         (["generate", *PAIR, "\udcff"], "it is not UTF-8 text"),
@@ -73,11 +73,16 @@ def test_a_mistake_is_one_line(
             "--cross-vocabulary needs a draft model",
         ),
         (["--draft", "quantize:Q8_0", "--cross-vocabulary"], "needs a draft model"),
+        (["--draft", "lookup,quantize:Q8_0", "--cross-vocabulary"], "--cross-vocabulary needs a d"),
         (["--cross-vocabulary", "both"], "'both' is not one of 'auto', 'tokens', 'text'"),
         (["--draft", "lookup", "--temperature", "1", "--rule", "block"], "not used by lookup"),
         (["--temperature", "1", "--rule", "block", "--seed", "1"], "leave the rule out"),
-        (["--top-p", "0.9"], "--top-p changes nothing at temperature 0: add --temperature"),
+        (["--top-p", "0.9"], "--top-p changes nothing at temperature 0: give a --temperature"),
         (["--seed", "1"], "--seed changes nothing at temperature 0"),
+        (["--temperature", "0", "--top-k", "2", "--seed", "3"], "--top-k changes nothing"),
+        (["--temperature", "0", "--rule", "match"], "--rule changes nothing"),
+        (["--draft-length", "0", "--temperature", "1", "--rule", "token"], "--rule needs drafts"),
+        (["--draft-length", "0", "--show-rejected"], "--show-rejected needs drafts"),
         (["--raw", "--system", "Hi"], "--system needs the chat template"),
         (["--system", "Hi"], "no chat template to put --system into"),
         (["--threads", "2"], "--threads does nothing for a table"),
@@ -92,7 +97,8 @@ def test_an_option_that_would_be_ignored_is_refused(
 
 def test_options_that_go_together_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
     for args in (
-        ["--temperature", "0", "--seed", "1", "--top-k", "5"],
+        ["--temperature", "0.5", "--seed", "1", "--top-k", "2"],
+        ["--draft", "lookup,table:markov-draft", "--cross-vocabulary"],
         ["--draft", "lookup", "--draft-length", "2"],
         ["--draft", "lookup", "--temperature", "1", "--rule", "match"],
         ["--temperature", "1", "--rule", "match", "--seed", "1"],
@@ -100,6 +106,14 @@ def test_options_that_go_together_are_taken(capsys: pytest.CaptureFixture[str]) 
     ):
         assert main(["generate", *PAIR, "a", *args]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_draft_model_anywhere_in_a_chain_may_be_of_another_vocabulary(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chain = ("--draft", "quantize:Q8_0,table:markov-draft", "--cross-vocabulary")
+    line = refusal(capsys, "generate", "--target", "table:markov", "a", *chain)
+    assert "quantize needs a target in a GGUF file" in line
 
 
 def test_a_prompt_that_is_not_utf8_is_one_line(

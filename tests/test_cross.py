@@ -331,9 +331,9 @@ class TorchToy(Toy):
 def test_models_of_two_libraries(method: str, rule: str, kinds: tuple[type, type]) -> None:
     target, model = toy(TARGET, kind=kinds[0]), toy(DRAFT, 2, kind=kinds[1])
     engine = Engine(target, CrossVocabularyDrafter(model, target, method))
-    done = engine.generate([0, 1], FRESH, Speculation(rule=rule))
-    assert done.stats.drafted > 10
-    assert done.stats.accepted > 0
+    done = [engine.generate([0, 1], FRESH, Speculation(rule=rule)).stats for _ in range(9)]
+    assert sum(stats.drafted for stats in done) > 90
+    assert sum(stats.accepted for stats in done) > 0
     again = toy(TARGET)
     assert agrees(engine.generate([0, 1], SEEDED), again, [0, 1], SEEDED)
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from draftproof import (
+    Chunk,
     Engine,
+    ModelError,
     ModelOptions,
     PairError,
     ParameterError,
@@ -160,7 +162,7 @@ def test_a_sequence_that_outgrows_the_draft_model_goes_on_plain(
     assert again.token_ids == oracle(target, [3, 1], brief)[0]
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2  # each request once
-    assert all("toy 2 (20 tokens)" in line for line in told)
+    assert all(line.startswith("toy 2: ") and "context of 20" in line for line in told)
 
 
 @pytest.mark.parametrize("context", range(3, 12))
@@ -241,3 +243,34 @@ def test_a_draft_model_that_breaks_down_costs_drafts_and_no_more(
         assert done.token_ids == Engine(Toy(1)).generate([0, 2], params).token_ids
         assert done.stats.drafted > 0
         assert "not finite" in caplog.text
+
+
+def test_a_draft_model_whose_pass_fails_costs_drafts_and_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Told once for each request; afterwards it drafts again as if nothing had been."""
+    target, model = Toy(1), Toy(1)
+    run, passes = model.forward, iter(range(1000))
+
+    def sometimes(chunks: list[Chunk]) -> list[np.ndarray]:
+        rows = run(chunks)
+        if next(passes) % 3 == 2:
+            raise ModelError("out of memory")
+        return rows
+
+    model.forward = sometimes
+    engine = Engine(target, ModelDrafter(model, target))
+    params = replace(PLAIN, max_tokens=30)
+    done = engine.generate([0, 2], params)
+    assert done.token_ids == Engine(Toy(1)).generate([0, 2], params).token_ids
+    assert done.stats.accepted == done.stats.evaluated > 0
+    assert caplog.text.count("out of memory") == 1
+
+
+def test_a_draft_model_drafts_up_to_its_last_place() -> None:
+    """Behind 6 of 8 entries: the newest token and two drafts are read, a third is only drawn."""
+    drafter, _, _ = pair(context=8)
+    (draft,) = drafter.propose([ask([1, 2, 3, 0, 1, 2], 5)])
+    assert len(draft.tokens) == 3
+    assert len(drafter.propose([ask([1, 2, 3, 0, 1, 2, 3, 0], 5)])[0].tokens) == 1
+    assert drafter.propose([ask([1, 2, 3, 0, 1, 2, 3, 0, 1], 5)])[0].tokens == ()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 
 import pytest
 
@@ -94,7 +95,9 @@ def test_a_round_that_fails_leaves_all_as_it_was(
     failing.failures[number] = (error, when)
     engine = Engine(target, drafter, prefill_chunk=5)
     requests = {engine.submit(*request): request[:2] for request in eight_requests()}
-    with pytest.raises(type(error)):
+    # A draft model's own failure costs its drafts; everything else ends the round.
+    spared = where == "drafter" and isinstance(error, ModelError)
+    with nullcontext() if spared else pytest.raises(type(error)):
         drain(engine)
     drain(engine)
     for request, (prompt, params) in requests.items():
@@ -227,7 +230,7 @@ def test_a_target_is_closed_when_its_drafter_cannot_be_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target = load_table("markov", ModelOptions())
-    monkeypatch.setattr("draftproof.engine.load_model", lambda *_: target)
+    monkeypatch.setattr("draftproof.pair.load_model", lambda *_: target)
     with pytest.raises(DraftproofError):
         Engine("table:markov", "table:nowhere")
     with pytest.raises(ClosedError):

@@ -13,7 +13,7 @@ import draftproof
 ROOT = Path(draftproof.__file__).parent
 ORDER = (
     *("errors", "types", "noise", "sampling", "rules", "stats", "text", "models", "drafters"),
-    *("sequence", "rounds", "engine", "inspect"),
+    *("sequence", "rounds", "pair", "engine", "inspect"),
     *("terminal", "report", "options", "inputs", "chat", "cli", "__main__"),
 )
 LOADERS = {"models", "drafters"}  # their __init__ reaches down into its own package, when asked
@@ -124,7 +124,11 @@ def test_a_table_runs_where_nothing_optional_is_installed() -> None:
         ),
     ],
 )
-def test_a_missing_library_is_named_with_its_command(missing: str, use: str, command: str) -> None:
+def test_a_missing_library_is_named_with_its_command(
+    missing: str, use: str, command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    use = use.replace("model.gguf", str(tmp_path / "model.gguf"))
     code = f"""
 import draftproof
 try:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from draftproof import (
     DraftproofError,
     Engine,
+    ModelLoadError,
     ModelOptions,
     ParameterError,
     PromptError,
@@ -48,7 +52,18 @@ LONG = [1] * 64
         (lambda e: Engine(e.target, speculation=4), ParameterError),
         (lambda e: Engine(e.target, prefill_chunk=0), ParameterError),
         (lambda e: Engine(e.target, prefill_chunk=1.5), ParameterError),
+        (lambda e: Engine(e.target, prefill_chunk=True), ParameterError),
         (lambda e: Engine(e.target, ""), ParameterError),
+        (lambda e: Engine(e.target, 5), ParameterError),
+        (lambda e: Engine(None), ParameterError),
+        (lambda e: Engine(e.target, options={"threads": 1}), ParameterError),
+        (lambda e: Engine(e.target, e.target), DraftproofError),
+        (lambda e: e.generate_many(None), PromptError),
+        (lambda e: e.generate_many(iter([[1]])), PromptError),
+        (lambda e: e.follow(99), ParameterError),
+        (lambda e: SamplingParams(temperature=10**400), ParameterError),
+        (lambda e: SamplingParams(temperature=True), ParameterError),
+        (lambda e: SamplingParams(ignore_eos="no"), ParameterError),
         (lambda e: Engine("table:nowhere"), DraftproofError),
         (lambda e: Engine(""), ParameterError),
         (lambda e: e.completion(17), ParameterError),
@@ -95,3 +110,44 @@ def test_an_end_token_in_the_prompt_ends_nothing() -> None:
     engine = Engine(target, same(target))
     prompt = [1, END, END, 2]
     assert engine.generate(prompt, SEEDED).token_ids == oracle(target, prompt, SEEDED)[0]
+
+
+class Clean:
+    """A model that is neither hashable nor anything but a model."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        model = Toy()
+        self.__dict__.update(
+            {name: getattr(model, name) for name in ("name", "capabilities", "tokenizer")}
+        )
+        self.forward, self.length = model.forward, model.length
+        self.truncate, self.close = model.truncate, model.close
+
+
+def test_a_model_need_not_be_hashable() -> None:
+    params = SamplingParams(max_tokens=8)
+    assert (
+        Engine(Clean()).generate([1], params).token_ids
+        == Engine(Toy()).generate([1], params).token_ids
+    )
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    params = SamplingParams(temperature=np.float32(0.5), top_k=np.int64(3), seed=np.int64(1))
+    plain = SamplingParams(temperature=0.5, top_k=3, seed=1)
+    assert Engine(Toy()).generate([1], params).text == Engine(Toy()).generate([1], plain).text
+
+
+def test_a_draft_model_is_as_good_as_a_drafter() -> None:
+    done = Engine(Toy(1), Toy(1)).generate([1], PLAIN)
+    assert done.stats.accepted == done.stats.evaluated > 0
+
+
+def test_paths_need_not_be_text(tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_text("nothing")
+    with pytest.raises(ModelLoadError, match="is not a GGUF"):
+        Engine(tmp_path / "broken.gguf")
+    with pytest.raises(ModelLoadError, match="is not a GGUF"):
+        Engine("table:markov", tmp_path / "broken.gguf")

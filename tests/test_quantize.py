@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,46 @@ def test_ctrl_c_leaves_nothing_behind(
     assert list(cache.iterdir()) == []
 
 
+def test_ctrl_c_is_raised_when_llama_cpp_is_done(
+    cache: Path, tiny: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, call = signal.getsignal(signal.SIGINT), lib.llama_model_quantize
+    results: list[int] = []
+
+    def interrupted(*args: object) -> int:
+        signal.raise_signal(signal.SIGINT)
+        results.append(call(*args))
+        return results[-1]
+
+    monkeypatch.setattr(lib, "llama_model_quantize", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        quantized_copy(str(tiny["llama"]), "Q4_0")
+    assert results == [0]
+    assert list(cache.iterdir()) == []
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("stem", ["m" * 240, "\N{HIRAGANA LETTER A}" * 80])
+def test_a_long_name_is_shortened(
+    cache: Path, tiny: dict[str, Path], tmp_path: Path, stem: str
+) -> None:
+    source = shutil.copy(tiny["llama"], tmp_path / f"{stem}.gguf")
+    copy = Path(quantized_copy(str(source), "Q8_0"))
+    assert stem.startswith(copy.name.partition("-")[0])
+    assert list(cache.iterdir()) == [copy]
+
+
+def test_what_a_crash_left_is_removed(cache: Path, tiny: dict[str, Path]) -> None:
+    cache.mkdir(parents=True)
+    old, new, other = (cache / name for name in ("a.draftproof.part", "b.draftproof.part", "c"))
+    for file in (old, new, other):
+        file.write_text("")
+    for file, hours in ((old, 25), (new, 23), (other, 25)):
+        os.utime(file, (time.time() - hours * 3600,) * 2)
+    copy = quantized_copy(str(tiny["llama"]), "Q8_0")
+    assert set(cache.iterdir()) == {new, other, Path(copy)}
+
+
 def test_a_full_disk_is_told(tiny: dict[str, Path], tmp_path: Path) -> None:
     """A limit on the size of files stands for the full disk."""
     code = f"""
@@ -108,6 +150,7 @@ except UserError as error:
     )
     assert result.stdout.startswith("ModelLoadError")
     assert "cannot be quantised to F16" in result.stdout
+    assert f"is the disk of the cache folder {tmp_path} full?" in result.stdout
     assert result.stderr == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -116,6 +159,17 @@ def test_a_cache_that_cannot_be_written_is_told(tiny: dict[str, Path], tmp_path:
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelLoadError, match=r"cannot be written .*: set DRAFTPROOF_CACHE"):
         quantized_copy(str(tiny["llama"]), "Q4_0", str(tmp_path / "file" / "cache"))
+
+
+def test_a_cache_that_cannot_be_searched_is_told(
+    tiny: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", closed)
+    with pytest.raises(ModelLoadError, match=r"cannot be written \(Permission denied\)"):
+        quantized_copy(str(tiny["llama"]), "Q4_0", str(tmp_path))
 
 
 def test_two_processes_at_once(cache: Path, tiny: dict[str, Path]) -> None:

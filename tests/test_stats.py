@@ -5,7 +5,17 @@ import logging
 
 import pytest
 
-from draftproof import Draft, Engine, Origin, SamplingParams, Seconds, Speculation, Stats, Step
+from draftproof import (
+    Draft,
+    Engine,
+    Origin,
+    SamplingParams,
+    Seconds,
+    Speculation,
+    Stats,
+    Step,
+    sequence,
+)
 from toy_drafters import DRAFTERS, Script, right
 from toys import PROMPTS, SIZE, Toy, oracle
 
@@ -150,6 +160,22 @@ def test_positions_of_a_draft_that_goes_wrong_at_its_third_place() -> None:
     assert stats.accepted_at_position == [10, 10, 0, 0, 0]
     assert stats.evaluated_at_position[:2] == [10, 10]
     assert stats.evaluated_at_position[3:] == [0, 0]
+
+
+def test_the_time_of_a_cancelled_request_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its submission to its end, whether or not it ever ran."""
+    now = 100.0
+    monkeypatch.setattr(sequence.time, "perf_counter", lambda: now)
+    engine = Engine(Toy(1))
+    waiting = engine.submit([1])
+    running = engine.submit([1], SamplingParams(ignore_eos=True))
+    now = 103.0
+    engine.step()
+    now = 107.0
+    engine.cancel(waiting)
+    engine.cancel(running)
+    assert engine.completion(waiting).stats.total == 7
+    assert engine.completion(running).stats.total == 7
 
 
 def test_one_log_line_for_each_finished_request(caplog: pytest.LogCaptureFixture) -> None:

@@ -180,6 +180,21 @@ def test_templates_have_what_transformers_gives_them() -> None:
     assert render("  {% if true %}\n  x\n  {% endif %}\n") == "  x\n"  # blocks leave no space
 
 
+def test_the_generation_tag_passes_its_body_through() -> None:
+    """As in transformers, where what is set in it stays in it."""
+    tagged = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    assert render(tagged) == "hi"
+    inner = "{% set x = 1 %}{%- generation -%} {% set x = 2 %}{{ x }} {%- endgeneration %}{{ x }}"
+    assert render(inner) == "21"
+    with pytest.raises(PromptError, match="chat template"):
+        render("{% generation %}open")
+
+
+@pytest.mark.parametrize("name", ["tools", "documents"])
+def test_what_a_template_may_be_given_is_none(name: str) -> None:
+    assert render(f"{{% if {name} is not none %}}given{{% else %}}none{{% endif %}}") == "none"
+
+
 def test_a_template_may_refuse() -> None:
     with pytest.raises(PromptError, match="no system message here"):
         render("{{ raise_exception('no system message here') }}")

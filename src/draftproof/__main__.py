@@ -1,7 +1,21 @@
-"""``python -m draftproof``, the same as ``draftproof``."""
+"""Where ``draftproof`` and ``python -m draftproof`` begin; Ctrl-C is quiet while they load."""
 
 import sys
 
-from draftproof.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        from draftproof.cli import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

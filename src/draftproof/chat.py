@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 from draftproof.engine import Engine
@@ -143,9 +144,17 @@ class Chat:
         if interactive:
             self._welcome()
             read = ask
-        while (line := read()) is not None and line.strip() != "/exit":
+        while (line := self._next(read)) is not None and line.strip() != "/exit":
             self._handle(line)
         return 2 if self._failed and not interactive else 0
+
+    def _next(self, read: Callable[[], str | None]) -> str | None:
+        """The next line that can be read; others are complained about and skipped."""
+        while True:
+            try:
+                return read()
+            except PromptError as error:
+                self._fail(str(error))
 
     def _welcome(self) -> None:
         with suppress(ImportError):

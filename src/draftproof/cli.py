@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import sys
 from typing import Any, BinaryIO
 
@@ -24,7 +23,7 @@ from draftproof.inputs import read_text
 from draftproof.inspect import inspect
 from draftproof.options import Text, pick, refuse_idle_options, shared_options
 from draftproof.report import report
-from draftproof.terminal import Notices, Terminal, complain
+from draftproof.terminal import Notices, Terminal, complain, discard
 from draftproof.types import DTYPES, Message, ModelOptions, SamplingParams, Speculation
 
 
@@ -62,7 +61,6 @@ def cli(context: click.Context) -> None:
     "--json",
     "as_json",
     is_flag=True,
-    show_default="off",
     help="Write one JSON document: text, tokens and statistics.",
 )
 @shared_options
@@ -125,9 +123,7 @@ def chat(context: click.Context, /, **options: Any) -> int:
     show_default="its own",
     help="What a Hugging Face checkpoint is to be loaded in.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, show_default="off", help="Write one JSON document."
-)
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON document.")
 def inspect_(target: str, draft: str, parallel: int, as_json: bool, **options: Any) -> int:
     """Tell what TARGET is, what it needs with DRAFT, and whether the two can work together.
 
@@ -204,5 +200,5 @@ def main(args: list[str] | None = None) -> int:
         return 2 if isinstance(error, UserError) else 1
     except OSError as error:
         complain(str(error))
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing more can be written there
+        discard(1)
         return 1

@@ -6,15 +6,16 @@ Not safe to use from two threads at once.
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
+from os import PathLike
 from typing import Self, TypeVar, cast
 
-from draftproof.drafters import Drafter, load_drafter
-from draftproof.errors import ClosedError, PairError, ParameterError, PromptError
-from draftproof.models import Model, Progress, load_model
+from draftproof.drafters import Drafter
+from draftproof.errors import ClosedError, ParameterError, PromptError
+from draftproof.models import Model, Progress
+from draftproof.pair import Pair
 from draftproof.rounds import Rounds
 from draftproof.sequence import Sequence
 from draftproof.stats import Completion
@@ -30,7 +31,8 @@ class Engine:
 
     Args:
         target: a model, or a spec as ``load_model`` takes it.
-        drafter: a drafter, a spec as ``load_drafter`` takes it, or None for plain decoding.
+        drafter: a drafter, a draft model, a spec as ``load_drafter`` takes it, or None for plain
+            decoding.
         speculation: the default of all requests; without a drafter nothing is proposed.
         options: how models given by their spec are loaded; the engine closes those itself.
         prefill_chunk: most prompt tokens of one target pass.
@@ -44,8 +46,8 @@ class Engine:
 
     def __init__(
         self,
-        target: Model | str,
-        drafter: Drafter | str | None = None,
+        target: Model | str | PathLike[str],
+        drafter: Drafter | Model | str | PathLike[str] | None = None,
         *,
         speculation: Speculation | None = None,
         options: ModelOptions | None = None,
@@ -53,49 +55,17 @@ class Engine:
         progress: Progress | None = None,
         cross_vocabulary: str | None = None,
     ) -> None:
-        if cross_vocabulary is not None and not isinstance(drafter, str):
-            raise ParameterError("cross_vocabulary is for a drafter given by its spec")
-        if not isinstance(prefill_chunk, int) or prefill_chunk < 1:
+        if type(prefill_chunk) is not int or prefill_chunk < 1:
             raise ParameterError(f"prefill_chunk must be 1 or more, not {prefill_chunk!r}")
-        started = time.perf_counter()
-        self._own: list[Model | Drafter] = []
         self._speculation = _given(speculation, Speculation())
+        options = _given(options, ModelOptions())
+        self._pair = Pair(target, drafter, options, progress, cross_vocabulary)
         self._closed = False
-        try:
-            self.target = self._load_target(target, options, progress)
-            if isinstance(drafter, str):
-                drafter = load_drafter(drafter, self.target, options, progress, cross_vocabulary)
-                self._own += [drafter] if drafter else []
-            self.drafter = self._checked(drafter)
-        except BaseException:
-            self.close()
-            raise
-        self._load_seconds = time.perf_counter() - started
+        self.target, self.drafter = self._pair.target, self._pair.drafter
         self._rounds = Rounds(self.target, self.drafter, prefill_chunk)
         self._finished: dict[int, Sequence] = {}
         self._inbox: dict[int, deque[Step]] = {}
         self._requests = 0
-
-    def _load_target(
-        self, target: Model | str, options: ModelOptions | None, progress: Progress | None
-    ) -> Model:
-        if not isinstance(target, str):
-            return target
-        model = load_model(target, options, progress)
-        self._own.append(model)
-        wanted, has = options and options.context_length, model.capabilities.context_length
-        if wanted and has < wanted:
-            raise ParameterError(f"{model.name} has a context of {has} tokens: ask for no more")
-        return model
-
-    def _checked(self, drafter: Drafter | None) -> Drafter | None:
-        capabilities = self.target.capabilities
-        if drafter is not None and not capabilities.rollback:
-            raise PairError(
-                f"{self.target.name} cannot be speculated on: {capabilities.no_rollback_reason}; "
-                "leave the drafter out (--draft none)"
-            )
-        return drafter
 
     def submit(
         self,
@@ -133,7 +103,7 @@ class Engine:
             self.target.tokenizer,
             capabilities,
         )
-        sequence.stats.load = self._load_seconds
+        sequence.stats.load = self._pair.seconds
         self._requests += 1
         self._rounds.waiting.append(sequence)
         return sequence.request
@@ -163,7 +133,12 @@ class Engine:
         """Run rounds, for all requests, and yield this one's steps from now on until it ends.
 
         Leaving the iterator early cancels the request.
+
+        Raises:
+            ParameterError: no such request.
         """
+        if not 0 <= request < self._requests:
+            raise ParameterError(f"there is no request {request}")
         return _begun(self._follow(request))
 
     def _follow(self, request: int) -> Iterator[Step | None]:
@@ -221,7 +196,7 @@ class Engine:
         Returns:
             The answers, in the order of the prompts.
         """
-        if isinstance(prompts, str):
+        if isinstance(prompts, str) or not isinstance(prompts, Many):
             raise PromptError("several prompts come as a list: [prompt, ...]")
         each = params if isinstance(params, Many) else [params] * len(prompts)
         if len(each) != len(prompts):
@@ -269,8 +244,7 @@ class Engine:
     def close(self) -> None:
         """Free the models this engine loaded. May be called twice."""
         self._closed = True
-        while self._own:
-            self._own.pop().close()
+        self._pair.close()
 
     def _check_open(self) -> None:
         if self._closed:

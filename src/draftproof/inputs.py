@@ -27,7 +27,7 @@ def next_line() -> str | None:
         PromptError: it is not UTF-8.
     """
     data = sys.stdin.buffer.readline()
-    return _decode(data, "standard input") if data else None
+    return _decode(data, "a line of standard input") if data else None
 
 
 def ask() -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from draftproof.drafters import split_chain
 from draftproof.errors import ParameterError
 from draftproof.types import (
     CROSS_VOCABULARY,
@@ -24,9 +25,16 @@ Record = TypeVar("Record")
 
 
 class Text(click.ParamType[str]):
-    """An argument that can be encoded: the shell passes on any bytes."""
+    """An argument that can be encoded: the shell passes on any bytes.
+
+    Args:
+        empty: whether it may be empty.
+    """
 
     name = "text"
+
+    def __init__(self, empty: bool = True) -> None:
+        self._empty = empty
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """See ``click.ParamType``."""
@@ -34,6 +42,8 @@ class Text(click.ParamType[str]):
             value.encode()
         except UnicodeEncodeError:
             self.fail("it is not UTF-8 text", param, ctx)
+        if not (value or self._empty):
+            self.fail("it is empty: give it some text, or leave it out", param, ctx)
         return str(value)
 
 
@@ -79,7 +89,11 @@ _SHARED = (
         type=click.Choice(RULES),
         show_default="block; match with a seed or when greedy",
     ),
-    _option(SamplingParams, "temperature", "0 takes the most probable token."),
+    _option(
+        SamplingParams,
+        "temperature",
+        "0 takes the most probable token; the options below up to --seed need more than 0.",
+    ),
     _option(SamplingParams, "top_k", "Keep the K most probable tokens; 0 keeps all.", metavar="K"),
     _option(SamplingParams, "top_p", "Keep the most probable tokens up to this mass; 1 keeps all."),
     _option(
@@ -94,13 +108,18 @@ _SHARED = (
         type=int,
         show_default="none, each run differs",
     ),
-    _option(SamplingParams, "max_tokens", "End an answer after this many tokens.", type=int),
+    _option(
+        SamplingParams,
+        "max_tokens",
+        "End an answer after this many tokens.",
+        type=click.IntRange(min=1),
+    ),
     _option(
         SamplingParams,
         "stop",
         "End an answer before this text. May be given several times.",
         multiple=True,
-        type=Text(),
+        type=Text(empty=False),
         show_default="none",
     ),
     _option(
@@ -108,7 +127,6 @@ _SHARED = (
         "ignore_eos",
         "Go on past the model's end tokens (for measuring).",
         is_flag=True,
-        show_default="off",
     ),
     click.option(
         "--system",
@@ -119,7 +137,6 @@ _SHARED = (
     click.option(
         "--raw",
         is_flag=True,
-        show_default="off",
         help="Take prompts as plain text to go on from, without the chat template. A model "
         "that has no template is always used so.",
     ),
@@ -154,12 +171,9 @@ _SHARED = (
     click.option(
         "--show-rejected",
         is_flag=True,
-        show_default="off",
         help="Show rejected drafts too, struck through, where there is colour.",
     ),
-    click.option(
-        "--verbose", is_flag=True, show_default="off", help="Log to standard error what is done."
-    ),
+    click.option("--verbose", is_flag=True, help="Log to standard error what is done."),
 )
 
 
@@ -190,9 +204,9 @@ def refuse_idle_options(context: click.Context) -> None:
         for name in options
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
-    greedy_by_default = "temperature" not in given
+    drafters = split_chain(options["draft"])
     copied = options["draft"] == "lookup" and options["rule"] in ("block", "token")
-    kinds = {_kind(spec) for spec in (options["target"], *options["draft"].split(","))}
+    kinds = {_kind(spec) for spec in (options["target"], *drafters)}
     idle = (
         (
             options["draft"] == "none",
@@ -200,15 +214,20 @@ def refuse_idle_options(context: click.Context) -> None:
             "needs a drafter: add --draft",
         ),
         (
-            options["draft"].partition(":")[0] in ("lookup", "quantize"),
+            options["draft_length"] == 0,
+            ("rule", "show_rejected"),
+            "needs drafts: give a --draft-length of 1 or more, or leave it out",
+        ),
+        (
+            all(spec.partition(":")[0] in ("lookup", "quantize") for spec in drafters),
             ("cross_vocabulary",),
             "needs a draft model: give --draft one, or leave it out",
         ),
         (copied, ("rule",), "is not used by lookup, whose drafts are not drawn: leave it out"),
         (
-            greedy_by_default,
+            options["temperature"] == 0,
             ("top_k", "top_p", "min_p", "seed", "rule"),
-            "changes nothing at temperature 0: add --temperature",
+            "changes nothing at temperature 0: give a --temperature above 0",
         ),
         (options.get("as_json"), ("show_rejected",), "shows nothing with --json: leave it out"),
         (options["raw"], ("system",), "needs the chat template: leave out --raw, or --system"),

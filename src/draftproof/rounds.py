@@ -60,8 +60,9 @@ class _Work:
         return Chunk(sequence.slot, [*tokens, *self.draft.tokens], logits)
 
 
-# Whose entries each target's caches hold: several engines may share a target, even in turns.
-_users: weakref.WeakKeyDictionary[Model, weakref.ref[Rounds]] = weakref.WeakKeyDictionary()
+# Whose entries each target's caches hold, by its id: several engines may share a target, even in
+# turns. A target lives at least as long as the rounds that use it, so no id stands for two.
+_users: weakref.WeakValueDictionary[int, Rounds] = weakref.WeakValueDictionary()
 
 
 class Rounds:
@@ -125,9 +126,8 @@ class Rounds:
 
     def _claim(self) -> None:
         """Begin again with empty caches where another engine has used the target since."""
-        user = _users.get(self._target)
-        if user is None or user() is not self:
-            _users[self._target] = weakref.ref(self)
+        if _users.get(id(self._target)) is not self:
+            _users[id(self._target)] = self
             self._slots = [[] for _ in self._slots]
             for sequence in self.running:
                 sequence.cached = 0

@@ -1,6 +1,6 @@
 """One running request: its tokens, its text, its budget, and how a verdict is committed to it.
 
-Not here: models and caches; ``engine.py`` moves them along.
+Not here: models and caches; ``rounds.py`` moves them along.
 """
 
 from __future__ import annotations

@@ -48,8 +48,16 @@ def one_line(text: str) -> str:
 
 
 def complain(message: str) -> None:
-    """An error, for people and scripts alike."""
-    print(f"draftproof: error: {one_line(message)}", file=sys.stderr)
+    """An error, for people and scripts alike; where it cannot be written, the exit code is left."""
+    try:
+        print(f"draftproof: error: {one_line(message)}", file=sys.stderr, flush=True)
+    except OSError:
+        discard(2)
+
+
+def discard(descriptor: int) -> None:
+    """Drop what is still written to a file descriptor that takes no more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 class Terminal:

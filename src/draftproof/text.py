@@ -17,6 +17,9 @@ from draftproof.types import Message, Origin, Piece, Prompt
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from jinja2.ext import Extension
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
 
 
 class Tokenizer(Protocol):
@@ -106,7 +109,11 @@ def apply_template(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
             raise PromptError(f"a message needs a role and a content, both text: {message!r}")
     try:
         return _compiled(tokenizer.chat_template).render(
-            messages=list(messages), add_generation_prompt=True, **_special_texts(tokenizer)
+            messages=list(messages),
+            tools=None,
+            documents=None,
+            add_generation_prompt=True,
+            **_special_texts(tokenizer),
         )
     except ImportError as error:
         raise MissingExtraError("a chat template", "gguf") from error
@@ -125,7 +132,9 @@ def _compiled(source: str) -> Template:
         raise TemplateError(message)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", _generation_tag()],
     )
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
@@ -133,6 +142,22 @@ def _compiled(source: str) -> Template:
         value, ensure_ascii=False, **options
     )
     return environment.from_string(source)
+
+
+def _generation_tag() -> type[Extension]:
+    """``{% generation %}``, which marks the assistant's words for training: its body, as it is."""
+    from jinja2.ext import Extension
+    from jinja2.nodes import Scope
+
+    class GenerationTag(Extension):
+        tags = {"generation"}  # noqa: RUF012  as Jinja declares it
+
+        def parse(self, parser: Parser) -> Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return Scope(body, lineno=line)
+
+    return GenerationTag
 
 
 def _special_texts(tokenizer: Tokenizer) -> dict[str, str]:

@@ -7,6 +7,7 @@ drafters (``models/__init__.py``, ``drafters/__init__.py``).
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 
 RULES = ("block", "token", "match")
+INT32 = 2**31 - 1  # the most that llama.cpp's integers hold
 DTYPES = ("float32", "bfloat16", "float16")
 
 CROSS_VOCABULARY = ("auto", "tokens", "text")
@@ -39,11 +41,17 @@ def _require(ok: bool, message: str) -> None:
 
 
 def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """NumPy's are welcome."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +106,9 @@ class SamplingParams:
         _require(
             self.max_tokens is None or (_is_int(self.max_tokens) and self.max_tokens >= 1),
             f"max_tokens must be a whole number of 1 or more, or None, not {self.max_tokens!r}",
+        )
+        _require(
+            isinstance(self.ignore_eos, bool), f"ignore_eos must be a bool, not {self.ignore_eos!r}"
         )
         self._check_stop()
 
@@ -187,12 +198,12 @@ class ModelOptions:
             value = getattr(self, name)
             optional = name != "max_sequences"
             _require(
-                (optional and value is None) or (_is_int(value) and value >= 1),
-                f"{name} must be a whole number of 1 or more, not {value!r}",
+                (optional and value is None) or (_is_int(value) and 1 <= value <= INT32),
+                f"{name} must be a whole number from 1 to {INT32}, not {value!r}",
             )
         _require(
-            _is_int(self.gpu_layers) and self.gpu_layers >= -1,
-            f"gpu_layers must be a whole number of -1 (all) or more, not {self.gpu_layers!r}",
+            _is_int(self.gpu_layers) and -1 <= self.gpu_layers <= INT32,
+            f"gpu_layers must be a whole number from -1 (all) to {INT32}, not {self.gpu_layers!r}",
         )
         _require(
             self.device is None or re.fullmatch(r"cpu|mps|cuda(:\d+)?", self.device) is not None,

@@ -39,16 +39,34 @@ class DraftModel:
         self._told: dict[int, int] = {}
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """See ``Drafter.propose``. A sequence that outgrew the draft model's context gets none."""
+        """See ``Drafter.propose``.
+
+        A sequence that outgrew the draft model's context gets no draft, and what a draft model
+        that fails has not drafted yet is left out: its failures never cost the target's text.
+        """
         runs = [self._begin(request) for request in requests]
         active = [run for run in runs if run.pending]
         while active:
-            rows = self._model.forward([run.chunk() for run in active])
-            for run, row in zip(active, rows, strict=True):
-                run.record.tokens.extend(run.pending)
-                run.take(row)
+            self._advance(active)
             active = [run for run in active if run.pending]
         return [run.draft() for run in runs]
+
+    def _advance(self, active: Sequence[Run]) -> None:
+        """One pass of the draft model: one more token for each."""
+        try:
+            rows = self._model.forward([run.chunk() for run in active])
+        except ModelError as error:
+            for run in active:
+                run.pending = []
+                self._tell(run.request, f"no draft, {error}")
+            return
+        for run, row in zip(active, rows, strict=True):
+            run.record.tokens.extend(run.pending)
+            run.pending = []
+            try:
+                run.take(row)
+            except ModelError as error:
+                self._tell(run.request, f"no draft, {error}")
 
     def _read(self, request: DraftRequest, record: Record) -> Sequence[int]:
         """The committed tokens, as the draft model reads them."""
@@ -66,7 +84,12 @@ class DraftModel:
         tokens = self._read(request, record)
         room = self._model.capabilities.context_length - len(tokens) + 1
         if room <= 0:
-            self._tell(request, len(tokens))
+            context = self._model.capabilities.context_length
+            self._tell(
+                request,
+                f"a text of {len(tokens)} tokens has outgrown its context of {context}: "
+                "plain decoding from here",
+            )
             return self._run(request, record, [], 0)
         length = min(request.length, room) if tokens else 0
         # To draft, the newest token must go through the model again if it already did.
@@ -84,16 +107,11 @@ class DraftModel:
             self._model.truncate(seq, 0)
         return len(record.tokens)
 
-    def _tell(self, request: DraftRequest, length: int) -> None:
+    def _tell(self, request: DraftRequest, message: str) -> None:
+        """Once for each request."""
         if self._told.get(request.seq) != request.owner:
             self._told[request.seq] = request.owner
-            logger.warning(
-                "a text of %d tokens has outgrown the context of %s (%d tokens): "
-                "plain decoding from here",
-                length,
-                self.name,
-                self._model.capabilities.context_length,
-            )
+            logger.warning("%s: %s", self.name, message)
 
     def close(self) -> None:
         """See ``Drafter.close``."""
@@ -206,15 +224,12 @@ class Run:
         return Chunk(self.request.seq, self.pending, int(self._length > 0))
 
     def take(self, logits: Array) -> None:
-        """Draft the next token from logits [1, V of the draft model], or be done."""
-        self.pending = []
-        if not self._length:
-            return
-        try:
-            token = self._next(logits)
-        except ModelError as error:
-            logger.warning("no draft for a text of %d tokens: %s", len(self.record.tokens), error)
-            return
+        """Draft the next token from logits [1, V of the draft model], or be done.
+
+        Raises:
+            ModelError: they are not finite.
+        """
+        token = self._next(logits) if self._length else None
         if token is not None:
             self.pending = [token]
 

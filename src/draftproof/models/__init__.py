@@ -7,11 +7,14 @@ for, so that importing this loads no library that runs models.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple, Protocol
 
-from draftproof.errors import MissingExtraError, ParameterError
+from draftproof.errors import MissingExtraError, ModelLoadError, ParameterError
 from draftproof.text import Tokenizer
 from draftproof.types import Array, ModelOptions
 
@@ -94,6 +97,31 @@ class Model(Protocol):
         """Free everything. May be called twice."""
 
 
+def gguf_file(path: str) -> Path:
+    """The file a user named, once it is known to be a GGUF file. Needs no backend.
+
+    Raises:
+        ModelLoadError: it is missing, cannot be read, or is something else.
+    """
+    file = Path(path).expanduser()
+    try:
+        mode = file.stat().st_mode
+        if S_ISDIR(mode):
+            raise ModelLoadError(f"{path} is a folder: give the path of a GGUF file in it")
+        if not S_ISREG(mode):  # opening a pipe would wait for its other end
+            raise ModelLoadError(f"{path} is a pipe or a device: give the path of a GGUF file")
+        with file.open("rb") as stream:
+            magic = stream.read(4)
+    except FileNotFoundError:
+        raise ModelLoadError(f"{path}: no such file: give the path of a GGUF file") from None
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or error
+        raise ModelLoadError(f"{path!r} cannot be read ({cause}): give a GGUF file") from None
+    if magic != b"GGUF":
+        raise ModelLoadError(f"{path} is not a GGUF file: convert the model to GGUF first")
+    return file
+
+
 def _table(name: str, options: ModelOptions, progress: Progress | None) -> Model:
     from draftproof.models.table import load
 
@@ -101,6 +129,7 @@ def _table(name: str, options: ModelOptions, progress: Progress | None) -> Model
 
 
 def _gguf(path: str, options: ModelOptions, progress: Progress | None) -> Model:
+    gguf_file(path)  # what is wrong with it is told even where the backend is not installed
     from draftproof.models.gguf import load
 
     return load(path, options, progress)
@@ -132,23 +161,28 @@ LOADERS: dict[str, Callable[[str, ModelOptions, Progress | None], Model]] = {
 
 
 def load_model(
-    spec: str, options: ModelOptions | None = None, progress: Progress | None = None
+    spec: str | os.PathLike[str],
+    options: ModelOptions | None = None,
+    progress: Progress | None = None,
 ) -> Model:
     """Load a model by its spec.
 
     Args:
         spec: ``demo``, ``table:NAME``, ``gguf:PATH``, ``hf:PATH`` (a checkpoint's folder), or a
-            path of a GGUF file.
+            path of a GGUF file; a ``PathLike`` is always the last.
         options: how to load it.
         progress: called with the part loaded, from 0 to 1.
 
     Raises:
         ModelLoadError: the file is missing, broken, or of a kind that cannot be run.
+        ParameterError: an option that the backend or the machine does not have.
         MissingExtraError: the backend's library is not installed.
     """
+    if isinstance(spec, os.PathLike):
+        spec = f"gguf:{os.fspath(spec)}"
     if not spec:
         raise ParameterError("the model is empty: give a GGUF file, hf:FOLDER, demo, or table:NAME")
     kind, _, rest = spec.partition(":")
-    if kind not in LOADERS or (kind != "demo" and not rest):
+    if kind not in LOADERS or (kind in ("gguf", "hf") and not rest):
         kind, rest = "gguf", spec
     return LOADERS[kind](rest, options or ModelOptions(), progress)

@@ -27,12 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftproof.errors import ClosedError, ModelError, ModelLoadError
-from draftproof.models import Capabilities, Chunk, Progress
+from draftproof.models import Capabilities, Chunk, Progress, gguf_file
 from draftproof.models.gguf_batch import Batch
 from draftproof.models.gguf_load import context_length, load_weights, new_context, require_decoder
 from draftproof.models.gguf_vocab import GgufTokenizer
 from draftproof.models.llama import (
-    gguf_file,
     interrupts,
     lib,
     logits_address,
@@ -50,10 +49,11 @@ _logger = logging.getLogger("draftproof")
 def load(path: str, options: ModelOptions, progress: Progress | None = None) -> GgufModel:
     """Load a GGUF file.
 
-    A ``context_length`` above the length the model was trained for is lowered to that, with a
-    warning: ``capabilities.context_length`` says what holds.
+    A ``context_length`` above the length the model was trained for is lowered to that:
+    ``capabilities.context_length`` says what holds.
 
     Raises:
+        ParameterError: more threads than the machine has, or a GPU that llama.cpp cannot use.
         ModelLoadError: the file is missing, broken, or of a kind that cannot be run; or the cache
             does not fit into memory.
     """
@@ -61,7 +61,7 @@ def load(path: str, options: ModelOptions, progress: Progress | None = None) -> 
     with ExitStack() as stack:
         weights = load_weights(file, options, progress)
         stack.callback(lib.llama_model_free, weights)
-        length = context_length(file.name, weights, options)
+        length = context_length(weights, options)
         context = new_context(file.name, weights, length, options)
         stack.callback(lib.llama_free, context)
         require_decoder(file.name, context)
@@ -104,7 +104,7 @@ class GgufModel:
             max_sequences=int(lib.llama_n_seq_max(context)),
         )
         self._lengths = [0] * self._capabilities.max_sequences
-        self._batch = Batch(length * self._capabilities.max_sequences)
+        self._batch = Batch(max(2, length * self._capabilities.max_sequences))  # 2: see probe
         self._most = int(lib.llama_n_batch(context))
         self._views: dict[int, NDArray[np.float32]] = {}  # of llama.cpp's output, by rows
         self._address = 0  # of the memory behind them

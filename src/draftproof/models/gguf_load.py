@@ -6,17 +6,17 @@ Not here: running it (``gguf.py``).
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 from pathlib import Path
 from typing import Any
 
-from draftproof.errors import ModelLoadError
+from draftproof.errors import ModelLoadError, ParameterError
 from draftproof.models import Progress
 from draftproof.models.llama import (
     default_threads,
     free_memory,
     interrupts,
+    interrupts_held,
     lib,
     problems,
     raise_interrupts,
@@ -27,15 +27,15 @@ from draftproof.types import ModelOptions
 N_BATCH, N_UBATCH = 2048, 512  # most tokens of one llama_decode, and of one graph inside it
 CACHE_ENTRY = 2  # bytes of a number in the cache, float16
 
-_logger = logging.getLogger("draftproof")
-
 
 def load_weights(file: Path, options: ModelOptions, progress: Progress | None) -> Any:
     """Pointer to the ``llama_model`` of a file; the caller frees it.
 
     Raises:
+        ParameterError: more threads than the machine has, or a GPU that llama.cpp cannot use.
         ModelLoadError: the file is broken, of an unknown kind, or no model that can generate.
     """
+    _require_hardware(options)
 
     @lib.llama_progress_callback  # type: ignore[untyped-decorator]
     def on_progress(done: float, _data: object) -> bool:
@@ -50,7 +50,8 @@ def load_weights(file: Path, options: ModelOptions, progress: Progress | None) -
     params.n_gpu_layers = options.gpu_layers
     params.progress_callback = on_progress
     problems.clear()
-    weights = lib.llama_model_load_from_file(os.fsencode(file), params)
+    with interrupts_held():
+        weights = lib.llama_model_load_from_file(os.fsencode(file), params)
     try:
         raise_interrupts()
         if not weights:
@@ -60,6 +61,21 @@ def load_weights(file: Path, options: ModelOptions, progress: Progress | None) -
         lib.llama_model_free(weights)
         raise
     return weights
+
+
+def _require_hardware(options: ModelOptions) -> None:
+    """Refuse what would end the process (threads) or be ignored (layers on a GPU)."""
+    cores = os.cpu_count() or 1
+    if (options.threads or 1) > cores:
+        raise ParameterError(
+            f"{options.threads} threads are too many, this machine has {cores} CPUs: "
+            "ask for no more, or leave threads out"
+        )
+    if options.gpu_layers and not lib.llama_supports_gpu_offload():
+        raise ParameterError(
+            "this build of llama.cpp has no GPU support: leave gpu_layers at 0, or set "
+            "LLAMA_CPP_LIB_PATH to a build that has"
+        )
 
 
 def _require_generator(name: str, weights: Any) -> None:
@@ -91,16 +107,10 @@ def _refuse(name: str, kind: str) -> None:
     raise ModelLoadError(f"{name} is {kind}: give a model that generates text token by token")
 
 
-def context_length(name: str, weights: Any, options: ModelOptions) -> int:
+def context_length(weights: Any, options: ModelOptions) -> int:
     """Most tokens of one sequence: what was asked for, up to what the model was trained for."""
     trained = int(lib.llama_model_n_ctx_train(weights))
-    asked = options.context_length or trained
-    if asked > trained:
-        _logger.warning(
-            "%s was trained for %d tokens: context length %d is lowered to that",
-            *(name, trained, asked),
-        )
-    return min(asked, trained)
+    return min(options.context_length or trained, trained)
 
 
 def new_context(name: str, weights: Any, length: int, options: ModelOptions) -> Any:
@@ -119,7 +129,13 @@ def new_context(name: str, weights: Any, length: int, options: ModelOptions) -> 
     params.kv_unified = True
     params.swa_full = True
     problems.clear()
-    context = lib.llama_init_from_model(weights, params)
+    with interrupts_held():
+        context = lib.llama_init_from_model(weights, params)
+    try:
+        raise_interrupts()
+    except BaseException:
+        lib.llama_free(context)
+        raise
     if not context:
         raise ModelLoadError(
             f"{name} cannot be set up ({reason()}): try fewer sequences or a shorter context"

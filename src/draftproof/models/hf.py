@@ -74,7 +74,8 @@ class HfModel:
         options = options or ModelOptions()
         self._name = name or model.name_or_path or type(model).__name__
         self._model = model
-        self._configs = list({id(c): c for c in _configs(model)}.values())
+        self._modules = list(model.modules())
+        self._configs = list({id(c): c for c in _configs(self._modules)}.values())
         self._arguments = inspect.signature(model.forward).parameters
         self._cache_name = next((n for n in _CACHES if n in self._arguments), "")
         self._device = self._only_device()
@@ -152,7 +153,7 @@ class HfModel:
     def close(self) -> None:
         """Let go of the model and free the cache. May be called twice."""
         self._model = self._cache = None
-        self._configs = []
+        self._modules, self._configs = [], []
 
     def _require_open(self) -> None:
         if self._model is None:
@@ -203,7 +204,7 @@ class HfModel:
         But no inference mode: what a model computes once and keeps must still be good for
         training it afterwards.
         """
-        training = [module for module in self._model.modules() if module.training]
+        training = [module for module in self._modules if module.training]
         try:
             for module in training:
                 module.training = False
@@ -276,9 +277,9 @@ class HfModel:
             )
 
 
-def _configs(model: Any) -> Iterator[Any]:
+def _configs(modules: Sequence[Any]) -> Iterator[Any]:
     """Every configuration that a part of the model reads."""
-    for module in model.modules():
+    for module in modules:
         config = getattr(module, "config", None)
         if hasattr(config, "_attn_implementation_internal"):
             yield config

@@ -13,9 +13,12 @@ import ctypes
 import logging
 import os
 import re
+import signal
+import threading
 import weakref
 from collections import deque
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from draftproof.errors import MissingExtraError, ModelLoadError
@@ -69,9 +72,28 @@ weakref.finalize(lib, lib.llama_log_set, lib.llama_log_callback(), None)
 
 def reason() -> str:
     """What llama.cpp logged as the cause of the failure just now: its first error, on one line."""
-    lines = [line for level, line in problems if level == ERROR] or [line for _, line in problems]
+    told = [(level, line) for level, line in problems if line.strip("=")]  # "=====" is a rule
+    lines = [line for level, line in told if level == ERROR] or [line for _, line in told]
     line = lines[0] if lines else "llama.cpp gives no reason"
     return re.sub(r"^\w+: (error loading model: )?", "", line)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Within it a Ctrl-C only goes to ``interrupts``: ``raise_interrupts`` is to follow.
+
+    For calls of llama.cpp that call back. Python runs the handler of a signal at the start of a
+    callback too, before any ``try`` in it, and what it raises there is lost.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: interrupts.append(KeyboardInterrupt()))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def raise_interrupts() -> None:
@@ -80,28 +102,6 @@ def raise_interrupts() -> None:
         error = interrupts[0]
         interrupts.clear()
         raise error
-
-
-def gguf_file(path: str) -> Path:
-    """The file a user named, once it is known to be a GGUF file.
-
-    Raises:
-        ModelLoadError: it is missing, cannot be read, or is something else.
-    """
-    file = Path(path).expanduser()
-    try:
-        with file.open("rb") as stream:
-            magic = stream.read(4)
-    except FileNotFoundError:
-        raise ModelLoadError(f"{path}: no such file: give the path of a GGUF file") from None
-    except IsADirectoryError:
-        raise ModelLoadError(f"{path} is a folder: give the path of a GGUF file in it") from None
-    except (OSError, ValueError) as error:
-        cause = getattr(error, "strerror", None) or error
-        raise ModelLoadError(f"{path!r} cannot be read ({cause}): give a GGUF file") from None
-    if magic != b"GGUF":
-        raise ModelLoadError(f"{path} is not a GGUF file: convert the model to GGUF first")
-    return file
 
 
 def default_threads() -> int:

@@ -10,16 +10,20 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from platformdirs import user_cache_dir
 
 from draftproof.errors import ModelLoadError, ParameterError
-from draftproof.models.llama import gguf_file, lib, problems, raise_interrupts, reason
+from draftproof.models import gguf_file
+from draftproof.models.llama import interrupts_held, lib, problems, raise_interrupts, reason
 
 _logger = logging.getLogger("draftproof")
 _PREFIX = "LLAMA_FTYPE_MOSTLY_"
+_PART = ".draftproof.part"  # ends the name of a copy that is being written
+_STALE = 24 * 3600  # seconds after its last change that such a file was left by a crash
 
 TYPES: dict[str, int] = {"F32": lib.LLAMA_FTYPE_ALL_F32} | {
     name.removeprefix(_PREFIX): value
@@ -31,6 +35,9 @@ TYPES: dict[str, int] = {"F32": lib.LLAMA_FTYPE_ALL_F32} | {
 
 def quantized_copy(path: str, type_name: str, cache_dir: str | None = None) -> str:
     """Path of a copy of a GGUF file in another type; made if it is not in the cache yet.
+
+    llama.cpp cannot be stopped while it makes one: a Ctrl-C is raised when it is done, and the
+    copy is dropped.
 
     Args:
         path: the file to copy; files that are quantised already are taken too.
@@ -46,10 +53,17 @@ def quantized_copy(path: str, type_name: str, cache_dir: str | None = None) -> s
         raise ParameterError(f"no type {type_name!r} to quantise to: use one of {', '.join(TYPES)}")
     source = gguf_file(path)
     folder = Path(cache_dir or os.environ.get("DRAFTPROOF_CACHE") or user_cache_dir("draftproof"))
-    target = folder / f"{source.stem}-{name}-{_digest(source)}.gguf"
-    if not target.exists():
-        _logger.info("making a %s copy of %s in %s", name, source.name, folder)
-        _make(source, target, name)
+    stem = os.fsencode(source.stem)[:100].decode("utf-8", "ignore")  # names end at 255 bytes
+    target = folder / f"{stem}-{name}-{_digest(source)}.gguf"
+    try:
+        if not target.exists():
+            _logger.info("making a %s copy of %s in %s", name, source.name, folder)
+            _make(source, target, name)
+    except OSError as error:
+        raise ModelLoadError(
+            f"the cache folder {folder} cannot be written ({error.strerror}): "
+            "set DRAFTPROOF_CACHE to another folder"
+        ) from None
     return str(target)
 
 
@@ -62,32 +76,24 @@ def _digest(source: Path) -> str:
 
 def _make(source: Path, target: Path, name: str) -> None:
     """Write beside the target, then rename: nobody sees half a file, and the last writer wins."""
-    part = _temporary(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_stale(target.parent)
+    handle, path = tempfile.mkstemp(_PART, target.stem, target.parent)
+    os.close(handle)
+    part = Path(path)
     try:
         _quantize(source, part, name)
         os.replace(part, target)
-    except OSError as error:
-        raise _unwritable(target.parent, error) from None
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
 
 
-def _temporary(target: Path) -> Path:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(".part", target.stem, target.parent)
-        os.close(handle)
-    except OSError as error:
-        raise _unwritable(target.parent, error) from None
-    return Path(name)
-
-
-def _unwritable(folder: Path, error: OSError) -> ModelLoadError:
-    return ModelLoadError(
-        f"the cache folder {folder} cannot be written ({error.strerror}): "
-        "set DRAFTPROOF_CACHE to another folder"
-    )
+def _remove_stale(folder: Path) -> None:
+    for part in folder.glob(f"*{_PART}"):
+        with suppress(OSError):  # another process removes it, or it is not ours
+            if time.time() - part.stat().st_mtime > _STALE:
+                part.unlink()
 
 
 def _quantize(source: Path, part: Path, name: str) -> None:
@@ -95,7 +101,13 @@ def _quantize(source: Path, part: Path, name: str) -> None:
     params.ftype = TYPES[name]
     params.allow_requantize = True
     problems.clear()
-    failed = lib.llama_model_quantize(os.fsencode(source), os.fsencode(part), ctypes.byref(params))
+    with interrupts_held():
+        failed = lib.llama_model_quantize(
+            os.fsencode(source), os.fsencode(part), ctypes.byref(params)
+        )
     raise_interrupts()
     if failed:
-        raise ModelLoadError(f"{source} cannot be quantised to {name}: {reason()}")
+        cause = reason()
+        if "iostream" in cause:  # all that C++ says of a write that failed
+            cause += f"; is the disk of the cache folder {part.parent} full?"
+        raise ModelLoadError(f"{source} cannot be quantised to {name}: {cause}")
