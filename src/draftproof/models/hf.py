@@ -25,6 +25,7 @@ from draftproof.errors import ClosedError, ModelError, ModelLoadError
 from draftproof.models import Capabilities, Chunk, Progress
 from draftproof.models.hf_attention import NAME
 from draftproof.models.hf_cache import Cache, Pass, Tensor, current
+from draftproof.models.hf_linear import FewRows
 from draftproof.models.hf_load import free_memory, line, open_checkpoint
 from draftproof.models.hf_vocab import HfTokenizer
 from draftproof.types import ModelOptions
@@ -76,6 +77,7 @@ class HfModel:
         self._model = model
         self._modules = list(model.modules())
         self._configs = list({id(c): c for c in _configs(self._modules)}.values())
+        self._few_rows = FewRows(self._modules)
         self._arguments = inspect.signature(model.forward).parameters
         self._cache_name = next((n for n in _CACHES if n in self._arguments), "")
         self._device = self._only_device()
@@ -153,7 +155,7 @@ class HfModel:
     def close(self) -> None:
         """Let go of the model and free the cache. May be called twice."""
         self._model = self._cache = None
-        self._modules, self._configs = [], []
+        self._modules, self._configs, self._few_rows = [], [], FewRows([])
 
     def _require_open(self) -> None:
         if self._model is None:
@@ -190,7 +192,7 @@ class HfModel:
         try:
             for config, _ in before:
                 config._attn_implementation_internal = NAME
-            with self._evaluating():
+            with self._evaluating(), self._few_rows.installed():
                 yield
         finally:
             for config, implementation in before:
