@@ -12,7 +12,18 @@ import draftproof
 
 ROOT = Path(draftproof.__file__).parent
 ORDER = (
-    *("errors", "types", "noise", "sampling", "rules", "stats", "text", "models", "drafters"),
+    *(
+        "errors",
+        "checks",
+        "types",
+        "noise",
+        "sampling",
+        "rules",
+        "stats",
+        "text",
+        "models",
+        "drafters",
+    ),
     *("sequence", "rounds", "pair", "engine", "inspect"),
     *("terminal", "report", "options", "inputs", "chat", "cli", "__main__"),
 )

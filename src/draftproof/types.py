@@ -6,15 +6,13 @@ drafters (``models/__init__.py``, ``drafters/__init__.py``).
 
 from __future__ import annotations
 
-import math
-import numbers
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
-from draftproof.errors import ParameterError
+from draftproof.checks import is_int, is_number, require
 
 Array: TypeAlias = Any
 """An array of the backend's own library (NumPy or torch); see the array API standard."""
@@ -33,25 +31,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 CROSS_VOCABULARY = ("auto", "tokens", "text")
 """How a draft model of another tokenizer drafts; see ``drafters/cross.py``."""
-
-
-def _require(ok: bool, message: str) -> None:
-    if not ok:
-        raise ParameterError(message)
-
-
-def _is_int(value: object) -> bool:
-    """NumPy's are welcome."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return False
-    try:
-        return math.isfinite(float(value))
-    except OverflowError:
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,31 +62,31 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        _require(
-            _is_number(self.temperature) and (self.temperature == 0 or self.temperature >= 1e-4),
+        require(
+            is_number(self.temperature) and (self.temperature == 0 or self.temperature >= 1e-4),
             f"temperature must be 0 (greedy) or at least 0.0001, not {self.temperature!r}",
         )
-        _require(
-            _is_int(self.top_k) and self.top_k >= 0,
+        require(
+            is_int(self.top_k) and self.top_k >= 0,
             f"top_k must be a whole number of 0 (off) or more, not {self.top_k!r}",
         )
-        _require(
-            _is_number(self.top_p) and 0 < self.top_p <= 1,
+        require(
+            is_number(self.top_p) and 0 < self.top_p <= 1,
             f"top_p must lie above 0 and at most at 1 (off), not {self.top_p!r}",
         )
-        _require(
-            _is_number(self.min_p) and 0 <= self.min_p <= 1,
+        require(
+            is_number(self.min_p) and 0 <= self.min_p <= 1,
             f"min_p must lie from 0 (off) to 1, not {self.min_p!r}",
         )
-        _require(
-            self.seed is None or _is_int(self.seed),
+        require(
+            self.seed is None or is_int(self.seed),
             f"seed must be a whole number or None, not {self.seed!r}",
         )
-        _require(
-            self.max_tokens is None or (_is_int(self.max_tokens) and self.max_tokens >= 1),
+        require(
+            self.max_tokens is None or (is_int(self.max_tokens) and self.max_tokens >= 1),
             f"max_tokens must be a whole number of 1 or more, or None, not {self.max_tokens!r}",
         )
-        _require(
+        require(
             isinstance(self.ignore_eos, bool), f"ignore_eos must be a bool, not {self.ignore_eos!r}"
         )
         self._check_stop()
@@ -115,7 +94,7 @@ class SamplingParams:
     def _check_stop(self) -> None:
         """A bare string would be read as one stop per letter: take it as one stop string."""
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        _require(
+        require(
             isinstance(stop, Sequence) and all(isinstance(s, str) and s for s in stop),
             f"stop must be strings that are not empty, not {self.stop!r}",
         )
@@ -144,11 +123,11 @@ class Speculation:
     rule: Literal["block", "token", "match"] | None = None
 
     def __post_init__(self) -> None:
-        _require(
-            _is_int(self.draft_length) and self.draft_length >= 0,
+        require(
+            is_int(self.draft_length) and self.draft_length >= 0,
             f"draft_length must be a whole number of 0 (plain) or more, not {self.draft_length!r}",
         )
-        _require(
+        require(
             self.rule is None or self.rule in RULES,
             f"rule must be one of {', '.join(RULES)}, not {self.rule!r}",
         )
@@ -163,7 +142,7 @@ class Speculation:
             return "match"
         if params.seed is None:
             return self.rule or "block"
-        _require(
+        require(
             self.rule in (None, "match"),
             f"rule {self.rule!r} would let the drafter change the text of a seed: "
             "leave the rule out, or the seed",
@@ -197,19 +176,20 @@ class ModelOptions:
         for name in ("context_length", "max_sequences", "threads"):
             value = getattr(self, name)
             optional = name != "max_sequences"
-            _require(
-                (optional and value is None) or (_is_int(value) and 1 <= value <= INT32),
+            require(
+                (optional and value is None) or (is_int(value) and 1 <= value <= INT32),
                 f"{name} must be a whole number from 1 to {INT32}, not {value!r}",
             )
-        _require(
-            _is_int(self.gpu_layers) and -1 <= self.gpu_layers <= INT32,
+        require(
+            is_int(self.gpu_layers) and -1 <= self.gpu_layers <= INT32,
             f"gpu_layers must be a whole number from -1 (all) to {INT32}, not {self.gpu_layers!r}",
         )
-        _require(
-            self.device is None or re.fullmatch(r"cpu|mps|cuda(:\d+)?", self.device) is not None,
+        require(
+            self.device is None
+            or re.fullmatch(r"cpu|mps|cuda(:\d+)?", str(self.device)) is not None,
             f"device must be cpu, cuda, cuda:N or mps, not {self.device!r}",
         )
-        _require(
+        require(
             self.dtype is None or self.dtype in DTYPES,
             f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}",
         )
