@@ -49,6 +49,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small random Hugging Face checkpoint."""
+    import tiny_hf
+
+    return tiny_hf.save(tmp_path_factory.mktemp("tiny") / "llama")
+
+
 @pytest.fixture
 def open_gguf() -> Iterator[Callable[..., GgufModel]]:
     """Loads GGUF files, and closes them after the test.

@@ -47,12 +47,6 @@ def generate(model: Any, prompt: Sequence[int], count: int = COUNT) -> list[int]
     return out[0, len(prompt) :].tolist()
 
 
-def rows(model: Any, tokens: Sequence[int]) -> torch.Tensor:
-    """The model's own logits for a text, [n, V], without a cache."""
-    with torch.no_grad():
-        return model(torch.tensor([tokens]), use_cache=False).logits[0].float()
-
-
 def same(
     model: Any, prompt: Sequence[int], ours: Sequence[int], theirs: Sequence[int], bound: float
 ) -> None:
@@ -61,7 +55,7 @@ def same(
     pairs = enumerate(zip(ours, theirs, strict=True))
     place = next((i for i, (a, b) in pairs if a != b), None)
     if place is not None:
-        row = rows(model, [*prompt, *theirs[:place]])[-1]
+        row = tiny_hf.alone(model, [*prompt, *theirs[:place]])[-1]
         gap = abs(float(row[ours[place]] - row[theirs[place]]))
         assert gap <= bound, f"at {place}: {ours[place]} or {theirs[place]}, {gap} apart"
 
@@ -145,7 +139,10 @@ def test_bfloat16_parts_only_where_rounding_decides(pair: tuple[Any, Any]) -> No
     for prompt in PROMPTS:
         theirs = generate(target, prompt)
         text, start = [*prompt, *theirs], len(prompt) - 1
-        exact, rounded = rows(pair[0], text)[start:-1], rows(target, text)[start:-1]
+        exact, rounded = (
+            tiny_hf.alone(pair[0], text)[start:-1],
+            tiny_hf.alone(target, text)[start:-1],
+        )
         model.truncate(0, 0)
         model.forward([Chunk(0, text[:start], 0)])
         ours = torch.cat([model.forward([Chunk(0, [t], 1)])[0] for t in text[start:-1]])

@@ -14,6 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from tiny_gguf import MERGES, byte_letters
 
+torch.set_num_threads(1)  # models this small gain nothing from more
+
 CONTEXT, WINDOW = 64, 8
 SMALL = {
     "hidden_size": 32,
@@ -92,3 +94,9 @@ def copy(original: Any, dtype: Any) -> Any:
     made = type(original)(original.config).to(dtype)
     made.load_state_dict(original.state_dict())
     return made.eval()
+
+
+def alone(model: Any, tokens: list[int]) -> torch.Tensor:
+    """The model's own logits for a text, [n, V], without a cache."""
+    with torch.no_grad():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0].float()

@@ -13,7 +13,6 @@ Not here: opening it (``hf_load.py``), the cache (``hf_cache.py``), attention an
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,14 +25,12 @@ from draftproof.models import Capabilities, Chunk, Progress
 from draftproof.models.hf_attention import NAME
 from draftproof.models.hf_cache import Cache, Pass, Tensor, current
 from draftproof.models.hf_linear import FewRows
-from draftproof.models.hf_load import free_memory, line, open_checkpoint
+from draftproof.models.hf_load import context_length, free_memory, line, open_checkpoint
 from draftproof.models.hf_vocab import HfTokenizer
 from draftproof.types import ModelOptions
 
 _PROBE = 12  # tokens of the text that is tried when loading
 _CACHES = ("cache", "past_key_values")  # the argument's name, since 5.20 or so and before
-
-_logger = logging.getLogger("draftproof")
 
 
 def load(path: str, options: ModelOptions, progress: Progress | None = None) -> HfModel:
@@ -84,7 +81,7 @@ class HfModel:
         self._require_decoder()
         width = model.get_output_embeddings().weight.shape[0]
         self._tokenizer = HfTokenizer(tokenizer, model, width, self._name)
-        length = _context_length(self._name, model.config.get_text_config(), options)
+        length = context_length(self._name, model.config.get_text_config(), options)
         self._capabilities = Capabilities(
             context_length=length, vocabulary=width, max_sequences=options.max_sequences
         )
@@ -285,34 +282,6 @@ def _configs(modules: Sequence[Any]) -> Iterator[Any]:
         config = getattr(module, "config", None)
         if hasattr(config, "_attn_implementation_internal"):
             yield config
-
-
-def _context_length(name: str, config: Any, options: ModelOptions) -> int:
-    """Most tokens of one sequence: what was asked for, up to what the model was made for."""
-    made = _made_for(config)
-    asked = options.context_length or made
-    if asked is None:
-        raise ModelLoadError(f"{name} names no longest text: give a context length")
-    if made is None or asked <= made:
-        return asked
-    _logger.warning(
-        "%s was made for %d tokens: context length %d is lowered to that", name, made, asked
-    )
-    return made
-
-
-def _made_for(config: Any) -> int | None:
-    """The longest text whose entries stay right as it grows.
-
-    Rotary embeddings that change with the length of the text ("dynamic", "longrope") make
-    entries wrong that were computed before the change: such models stay below it.
-    """
-    made: int | None = getattr(config, "max_position_embeddings", None)
-    rope = getattr(config, "rope_parameters", None) or {}
-    for settings in [rope, *(part for part in rope.values() if isinstance(part, dict))]:
-        if settings.get("rope_type") in ("dynamic", "longrope") and made is not None:
-            made = min(made, settings.get("original_max_position_embeddings") or made)
-    return made
 
 
 def _distance(ours: Tensor, theirs: Tensor) -> float:

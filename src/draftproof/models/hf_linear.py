@@ -70,7 +70,7 @@ def transposed(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if flat.shape[0] == 1:  # one column would go through the slow product of matrix and vector
         flat = torch.nn.functional.pad(flat, (0, 0, 0, 1))
     count = states.shape[:-1].numel()
-    out = (weight @ flat.T)[:, :count].T.reshape(*states.shape[:-1], weight.shape[0])
+    out = (weight @ flat.T)[:, :count].T.contiguous().view(*states.shape[:-1], weight.shape[0])
     return out if bias is None else out + bias
 
 

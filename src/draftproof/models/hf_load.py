@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from transformers.utils import logging as their_logging
 
 from draftproof.errors import ModelLoadError
 from draftproof.types import ModelOptions
+
+_logger = logging.getLogger("draftproof")
 
 
 def open_checkpoint(path: str, options: ModelOptions) -> tuple[Any, Any, str]:
@@ -30,7 +33,7 @@ def open_checkpoint(path: str, options: ModelOptions) -> tuple[Any, Any, str]:
     Raises:
         ModelLoadError: it is missing, broken, of an unknown kind, or has no tokenizer.
     """
-    device = torch.device(options.device or best_device())
+    device = _device(options.device or best_device())
     dtype = getattr(torch, options.dtype) if options.dtype else "auto"
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -50,6 +53,43 @@ def best_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _device(name: str) -> Any:
+    try:
+        return torch.empty(0, device=name).device
+    except Exception as error:  # torch raises anything, an AssertionError too
+        raise ModelLoadError(
+            f"device {name} cannot be used ({line(error)}): give another one, or leave it out"
+        ) from error
+
+
+def context_length(name: str, config: Any, options: ModelOptions) -> int:
+    """Most tokens of one sequence: what was asked for, up to what the model was made for."""
+    made = _made_for(config)
+    asked = options.context_length or made
+    if asked is None:
+        raise ModelLoadError(f"{name} names no longest text: give a context length")
+    if made is None or asked <= made:
+        return asked
+    _logger.warning(
+        "%s was made for %d tokens: context length %d is lowered to that", name, made, asked
+    )
+    return made
+
+
+def _made_for(config: Any) -> int | None:
+    """The longest text whose entries stay right as it grows.
+
+    "longrope" embeds all positions otherwise as soon as one is beyond the original length, so that
+    entries computed before become wrong: such models stay below it.
+    """
+    made: int | None = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    for settings in [rope, *(part for part in rope.values() if isinstance(part, dict))]:
+        if settings.get("rope_type") == "longrope" and made is not None:
+            made = min(made, settings["original_max_position_embeddings"])
+    return made
 
 
 def free_memory(device: Any) -> int:
@@ -122,12 +162,10 @@ def line(error: Exception) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No bars and no log lines of transformers on the terminal."""
-    level, bars = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
+    level = their_logging.get_verbosity()
     their_logging.set_verbosity(logging.CRITICAL)
-    their_logging.disable_progress_bar()
     try:
-        yield
+        with redirect_stderr(StringIO()):  # not all bars can be turned off
+            yield
     finally:
         their_logging.set_verbosity(level)
-        if bars:
-            their_logging.enable_progress_bar()

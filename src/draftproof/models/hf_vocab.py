@@ -79,9 +79,10 @@ class HfTokenizer:
         text = text.encode("utf-8", "replace").decode("utf-8")  # no lone surrogates
         tokens: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         if tokens and max(tokens) >= self._width:
+            strange = self._backend.id_to_token(max(tokens))
             raise PromptError(
-                f"the prompt has {self.special_text(max(tokens))!r}, which the tokenizer knows "
-                f"and {self._name} does not: leave it out"
+                f"the prompt has {strange!r}, which the tokenizer knows and {self._name} does not: "
+                "leave it out"
             )
         return tokens
 
