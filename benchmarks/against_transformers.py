@@ -2,6 +2,7 @@
 
 Not a test: it prints the median ratio of tokens per second, with a bootstrap interval, of one run
 in which both take turns on the same weights, float32 on the CPU, greedy, with the same drafts.
+Where a CPU's matrix library is slow for a few rows, much of the gain is ``hf_linear.py``.
 """
 
 from __future__ import annotations
