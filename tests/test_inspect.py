@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 
 import tiny_gguf
-from draftproof import ModelLoadError, ModelOptions, PairError, ParameterError
+from draftproof import ModelLoadError, ModelOptions, PairError, ParameterError, load_model
 from draftproof import inspect as module
 from draftproof.cli import main
 from draftproof.inspect import compare, inspect
@@ -448,3 +450,17 @@ def test_mistakes_are_one_line(
     assert out == ""
     assert err.count("\n") == 1
     assert says in err
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(ModelLoadError, match="is a pipe or a device"):
+        describe(str(tmp_path / "pipe.gguf"))
+
+
+@pytest.mark.parametrize("use", [describe, load_model])
+def test_specs_mean_the_same_everywhere(use: Callable[[str], object]) -> None:
+    with pytest.raises(ParameterError, match="demo takes no argument"):
+        use("demo:large")
+    with pytest.raises(ModelLoadError, match="markov"):
+        use("table:")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from draftproof.types import Array, Draft
 logger = logging.getLogger("draftproof")
 
 
-class DraftModel:
+class DraftModel(ABC):
     """Runs a draft model, all sequences together, one token at a time.
 
     What the model reads and how its rows become drafts is its subclasses' matter.
@@ -68,15 +69,15 @@ class DraftModel:
             except ModelError as error:
                 self._tell(run.request, f"no draft, {error}")
 
+    @abstractmethod
     def _read(self, request: DraftRequest, record: Record) -> Sequence[int]:
         """The committed tokens, as the draft model reads them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _run(
         self, request: DraftRequest, record: Record, pending: Sequence[int], length: int
     ) -> Run:
         """What drafts for one sequence in one round."""
-        raise NotImplementedError
 
     def _begin(self, request: DraftRequest) -> Run:
         """Bring the record and the cache in line with the committed tokens."""

@@ -107,7 +107,10 @@ def gguf_file(path: str) -> Path:
     try:
         mode = file.stat().st_mode
         if S_ISDIR(mode):
-            raise ModelLoadError(f"{path} is a folder: give the path of a GGUF file in it")
+            raise ModelLoadError(
+                f"{path} is a folder: give the path of a GGUF file in it, or hf:{path} for a "
+                "checkpoint"
+            )
         if not S_ISREG(mode):  # opening a pipe would wait for its other end
             raise ModelLoadError(f"{path} is a pipe or a device: give the path of a GGUF file")
         with file.open("rb") as stream:
@@ -180,9 +183,21 @@ def load_model(
     """
     if isinstance(spec, os.PathLike):
         spec = f"gguf:{os.fspath(spec)}"
+    kind, rest = split_spec(spec)
+    return LOADERS[kind](rest, options or ModelOptions(), progress)
+
+
+def split_spec(spec: str) -> tuple[str, str]:
+    """The kind of a model, one of ``LOADERS``, and what follows it in its spec.
+
+    Raises:
+        ParameterError: the spec is empty, or says more than ``demo``.
+    """
     if not spec:
         raise ParameterError("the model is empty: give a GGUF file, hf:FOLDER, demo, or table:NAME")
     kind, _, rest = spec.partition(":")
+    if kind == "demo" and rest:
+        raise ParameterError(f"demo takes no argument: write demo, not {spec!r}")
     if kind not in LOADERS or (kind in ("gguf", "hf") and not rest):
-        kind, rest = "gguf", spec
-    return LOADERS[kind](rest, options or ModelOptions(), progress)
+        return "gguf", spec
+    return kind, rest

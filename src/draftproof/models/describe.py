@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from draftproof.errors import ParameterError
+from draftproof.models import split_spec
 from draftproof.types import ModelOptions
 
 
@@ -130,10 +130,6 @@ def describe(spec: str, options: ModelOptions | None = None) -> Description:
         ModelLoadError: it is missing, broken, or of a kind that is not known.
         MissingExtraError: a library is not installed.
     """
-    if not spec:
-        raise ParameterError("the model is empty: give a GGUF file, demo, hf:FOLDER, or table:NAME")
-    kind, _, rest = spec.partition(":")
-    if kind not in DESCRIBERS or (kind != "demo" and not rest):
-        kind, rest = "gguf", spec
+    kind, rest = split_spec(spec)
     options = replace(options or ModelOptions(), context_length=None)
     return DESCRIBERS[kind](spec, rest, options)

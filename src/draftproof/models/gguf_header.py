@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from draftproof.errors import MissingExtraError, ModelLoadError
+from draftproof.models import gguf_file
 
 SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 """The letters of ``struct`` by GGUF's types."""
@@ -71,20 +72,13 @@ def _part(file: Path, number: int, parts: int) -> Path:
 
 
 def _read(file: Path) -> Header:
+    gguf_file(str(file))
     try:
         with (
             file.open("rb") as stream,
             mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            if data[:4] != b"GGUF":
-                raise ModelLoadError(f"{file} is not a GGUF file: convert the model to GGUF first")
             return _Parser(data).header()
-    except FileNotFoundError:
-        raise ModelLoadError(f"{file}: no such file: give the path of a GGUF file") from None
-    except IsADirectoryError:
-        raise ModelLoadError(
-            f"{file} is a folder: give a GGUF file, or hf:{file} for a checkpoint"
-        ) from None
     except (OSError, *BROKEN) as error:
         raise ModelLoadError(
             f"{file} cannot be read ({getattr(error, 'strerror', None) or error}): get another file"

@@ -36,8 +36,8 @@ _CACHES = ("cache", "past_key_values")  # the argument's name, since 5.20 or so 
 def load(path: str, options: ModelOptions, progress: Progress | None = None) -> HfModel:
     """Load a checkpoint: a folder, a GGUF file, or a name on a hub that can be reached.
 
-    A ``context_length`` above the length the model was made for is lowered to that, with a
-    warning: ``capabilities.context_length`` says what holds.
+    A ``context_length`` above the length the model was made for is lowered to that:
+    ``capabilities.context_length`` says what holds.
 
     Raises:
         ModelLoadError: it is missing, broken, or of a kind that cannot be run; or the cache does

@@ -20,8 +20,6 @@ from transformers.utils import logging as their_logging
 from draftproof.errors import ModelLoadError
 from draftproof.types import ModelOptions
 
-_logger = logging.getLogger("draftproof")
-
 
 def open_checkpoint(path: str, options: ModelOptions) -> tuple[Any, Any, str]:
     """The model, its tokenizer, and what to call it.
@@ -70,12 +68,7 @@ def context_length(name: str, config: Any, options: ModelOptions) -> int:
     asked = options.context_length or made
     if asked is None:
         raise ModelLoadError(f"{name} names no longest text: give a context length")
-    if made is None or asked <= made:
-        return asked
-    _logger.warning(
-        "%s was made for %d tokens: context length %d is lowered to that", name, made, asked
-    )
-    return made
+    return asked if made is None else min(asked, made)
 
 
 def _made_for(config: Any) -> int | None:
