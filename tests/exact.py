@@ -66,6 +66,7 @@ def lookup(table: Weights, tokens: Sequence[int]) -> tuple[Fraction, ...]:
 
 def distribution(rows: np.ndarray, params: SamplingParams) -> np.ndarray:
     """What ``sampling.distribution`` is for logits, for rows of probabilities [n, V]."""
+    rows = np.where(rows == -np.inf, Fraction(0), rows)  # excluded tokens
     if not rows.any(axis=1).all():
         raise ModelError("nothing is left of a row")
     return np.array([filtered(tuple(row), params) for row in rows], dtype=object)

@@ -15,17 +15,20 @@ ORDER = (
     *(
         "errors",
         "checks",
+        "params",
         "types",
         "noise",
         "sampling",
         "rules",
         "stats",
         "text",
+        "grammar",
+        "processors",
         "models",
         "drafters",
     ),
     *("sequence", "rounds", "pair", "engine", "inspect"),
-    *("terminal", "report", "options", "inputs", "chat", "cli", "__main__"),
+    *("terminal", "report", "sampling_options", "options", "inputs", "chat", "cli", "__main__"),
 )
 LOADERS = {"models", "drafters"}  # their __init__ reaches down into its own package, when asked
 

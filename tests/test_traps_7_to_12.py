@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,16 @@ from draftproof.noise import At, FreshNoise, Purpose
 from draftproof.rules import RULES, token_plan
 from toy_drafters import DRAFTERS, other, right, wrong
 from toys import FRESH, PLAIN, SEEDED, SIZE, NoRollback, Toy, agrees, cycle, table
+
+
+PER_TOKEN: list[dict[str, Any]] = [
+    {"repetition_penalty": 60.0},
+    {"presence_penalty": 5.0},
+    {"frequency_penalty": 3.0},
+    {"min_tokens": 11},
+    {"logit_bias": {3: -100}},
+    {"bad_words": ["cd"]},
+]
 
 
 def test_trap_07_one_over_a_limit_does_not_stop_its_neighbours() -> None:
@@ -65,10 +76,19 @@ def test_trap_08_an_option_is_exact_or_refused() -> None:
         Engine(target, "lookup:5")
 
 
-@pytest.mark.parametrize("option", ["repetition_penalty", "min_tokens", "logit_bias", "grammar"])
-def test_trap_09_options_that_are_not_there_are_not_accepted(option: str) -> None:
-    with pytest.raises(TypeError, match=option):
-        SamplingParams(**{option: 1})
+@pytest.mark.parametrize("options", PER_TOKEN, ids=lambda options: next(iter(options)))
+@pytest.mark.parametrize("length", [1, 3, 5])
+def test_trap_09_what_is_counted_is_counted_by_token(options: dict[str, Any], length: int) -> None:
+    rows = cycle(SIZE if "min_tokens" in options else SIZE - 1)
+    soft = {ending: 0.9 * row + 0.1 / SIZE for ending, row in rows.items()}
+    target = Toy(table=soft)
+    params = SamplingParams(max_tokens=16, **options)
+    plain = Engine(target).generate([0], params)
+    assert plain.token_ids != Engine(target).generate([0], SamplingParams(max_tokens=16)).token_ids
+    engine = Engine(target, Toy(table=soft), speculation=Speculation(draft_length=length))
+    done = engine.generate([0], params)
+    assert done.token_ids == plain.token_ids
+    assert done.stats.acceptance_rate == 1  # the draft model sees the same prefixes
 
 
 @pytest.mark.parametrize("length", range(9))

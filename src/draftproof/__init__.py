@@ -17,16 +17,17 @@ from draftproof.errors import (
     UserError,
 )
 from draftproof.models import Capabilities, Chunk, Model, load_model
+from draftproof.params import SamplingParams
 from draftproof.stats import Completion, Stats
 from draftproof.types import (
     Draft,
     ModelOptions,
     Origin,
     Piece,
-    SamplingParams,
     Seconds,
     Speculation,
     Step,
+    TokenLogprob,
     Verdict,
 )
 
@@ -57,6 +58,7 @@ __all__ = [
     "Speculation",
     "Stats",
     "Step",
+    "TokenLogprob",
     "UserError",
     "Verdict",
     "__version__",

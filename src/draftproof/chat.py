@@ -13,10 +13,11 @@ from contextlib import suppress
 from draftproof.engine import Engine
 from draftproof.errors import DraftproofError, PromptError
 from draftproof.inputs import ask, next_line
+from draftproof.params import SamplingParams
 from draftproof.stats import Completion
 from draftproof.terminal import Interrupt, Terminal, complain
 from draftproof.text import encode_prompt
-from draftproof.types import Message, Origin, Piece, Prompt, SamplingParams, Step
+from draftproof.types import Message, Origin, Piece, Prompt, Step
 
 COMMANDS = {
     "/clear": "forget the conversation",

@@ -21,10 +21,14 @@ from draftproof.engine import Engine
 from draftproof.errors import DraftproofError, ParameterError, PromptError, UserError
 from draftproof.inputs import read_text
 from draftproof.inspect import inspect
-from draftproof.options import Text, pick, refuse_idle_options, shared_options
+from draftproof.options import pick, refuse_idle_options, scores, shared_options
+from draftproof.params import SamplingParams
 from draftproof.report import report
+from draftproof.sampling import choices
+from draftproof.sampling_options import Text
+from draftproof.stats import Completion
 from draftproof.terminal import Notices, Terminal, complain, discard
-from draftproof.types import DTYPES, Message, ModelOptions, SamplingParams, Speculation
+from draftproof.types import DTYPES, Message, ModelOptions, Speculation
 
 
 @click.group(
@@ -61,9 +65,17 @@ def cli(context: click.Context) -> None:
     "--json",
     "as_json",
     is_flag=True,
-    help="Write one JSON document: text, tokens and statistics.",
+    help="Write one JSON document: text, tokens and statistics; with --n a list of choices.",
+)
+@click.option(
+    "--n",
+    "count",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Answers to give, one after another; with a seed each has its own.",
 )
 @shared_options
+@scores
 @click.pass_context
 def generate(
     context: click.Context,
@@ -71,6 +83,7 @@ def generate(
     prompt: str | None,
     prompt_file: BinaryIO | None,
     as_json: bool,
+    count: int,
     **options: Any,
 ) -> int:
     """Answer PROMPT, or the text of a file or of standard input."""
@@ -79,14 +92,19 @@ def generate(
     with _engine(context, terminal) as engine:
         raw = options["raw"] or not has_template(engine, options["system"], terminal)
         tokens = encode(engine, messages, raw)
-        completion = answer(
-            *(engine, tokens, params, terminal), not as_json, options["show_rejected"]
-        )
+        done: list[Completion] = []
+        for one in choices(params, count):
+            done.append(
+                answer(*(engine, tokens, one, terminal), not as_json, options["show_rejected"])
+            )
+            if not as_json:
+                terminal.statistics(done[-1])
+            if done[-1].finish_reason == "cancelled":
+                break
     if as_json:
-        terminal.line(json.dumps(completion.to_json()))
-    else:
-        terminal.statistics(completion)
-    return 130 if completion.finish_reason == "cancelled" else 0
+        documents = [completion.to_json() for completion in done]
+        terminal.line(json.dumps(documents[0] if count == 1 else {"choices": documents}))
+    return 130 if done[-1].finish_reason == "cancelled" else 0
 
 
 @cli.command()

@@ -16,11 +16,12 @@ from draftproof.drafters import Drafter
 from draftproof.errors import ClosedError, ParameterError, PromptError
 from draftproof.models import Model, Progress
 from draftproof.pair import Pair
+from draftproof.params import SamplingParams
 from draftproof.rounds import Rounds
 from draftproof.sequence import Sequence
 from draftproof.stats import Completion
 from draftproof.text import encode_prompt
-from draftproof.types import ModelOptions, Prompt, SamplingParams, Speculation, Step
+from draftproof.types import ModelOptions, Prompt, Speculation, Step
 
 logger = logging.getLogger("draftproof")
 _T = TypeVar("_T")

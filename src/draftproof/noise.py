@@ -67,6 +67,11 @@ def noise_for(seed: int | None) -> Noise:
     return FreshNoise() if seed is None else SeededNoise(seed)
 
 
+def choice_seed(seed: int | None, choice: int) -> int | None:
+    """The seed of one of several answers to a prompt; the first has the request's own."""
+    return seed if seed is None or not choice else key(seed, choice)
+
+
 class FreshNoise:
     """Independent coins from fresh entropy."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -11,47 +10,16 @@ from click.core import ParameterSource
 
 from draftproof.drafters import split_chain
 from draftproof.errors import ParameterError
+from draftproof.sampling_options import SAMPLING, SCORES, Command, Text, option_for
 from draftproof.types import (
     CROSS_VOCABULARY,
     DTYPES,
     RULES,
     ModelOptions,
-    SamplingParams,
     Speculation,
 )
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Record = TypeVar("Record")
-
-
-class Text(click.ParamType[str]):
-    """An argument that can be encoded: the shell passes on any bytes.
-
-    Args:
-        empty: whether it may be empty.
-    """
-
-    name = "text"
-
-    def __init__(self, empty: bool = True) -> None:
-        self._empty = empty
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """See ``click.ParamType``."""
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            self.fail("it is not UTF-8 text", param, ctx)
-        if not (value or self._empty):
-            self.fail("it is empty: give it some text, or leave it out", param, ctx)
-        return str(value)
-
-
-def _option(kind: type, name: str, text: str, **settings: Any) -> Callable[[Command], Command]:
-    """The option for a field of a dataclass, with the field's default."""
-    default = next(field.default for field in fields(kind) if field.name == name)
-    flag = "--" + name.replace("_", "-")
-    return click.option(flag, default=default, help=text, **settings)
 
 
 _SHARED = (
@@ -81,53 +49,15 @@ _SHARED = (
         help="Let a draft model of any tokenizer draft: by the tokens both have, by its text, or "
         "(auto, which the option alone means) by what is accepted more often.",
     ),
-    _option(Speculation, "draft_length", "Tokens to propose per round; 0 is plain decoding."),
-    _option(
+    option_for(Speculation, "draft_length", "Tokens to propose per round; 0 is plain decoding."),
+    option_for(
         Speculation,
         "rule",
         "The rule that judges drafts; all of them are exact.",
         type=click.Choice(RULES),
         show_default="block; match with a seed or when greedy",
     ),
-    _option(
-        SamplingParams,
-        "temperature",
-        "0 takes the most probable token; the options below up to --seed need more than 0.",
-    ),
-    _option(SamplingParams, "top_k", "Keep the K most probable tokens; 0 keeps all.", metavar="K"),
-    _option(SamplingParams, "top_p", "Keep the most probable tokens up to this mass; 1 keeps all."),
-    _option(
-        SamplingParams,
-        "min_p",
-        "Drop tokens less probable than this part of the most probable one; 0 keeps all.",
-    ),
-    _option(
-        SamplingParams,
-        "seed",
-        "The same seed gives the same text, whatever the drafter.",
-        type=int,
-        show_default="none, each run differs",
-    ),
-    _option(
-        SamplingParams,
-        "max_tokens",
-        "End an answer after this many tokens.",
-        type=click.IntRange(min=1),
-    ),
-    _option(
-        SamplingParams,
-        "stop",
-        "End an answer before this text. May be given several times.",
-        multiple=True,
-        type=Text(empty=False),
-        show_default="none",
-    ),
-    _option(
-        SamplingParams,
-        "ignore_eos",
-        "Go on past the model's end tokens (for measuring).",
-        is_flag=True,
-    ),
+    *SAMPLING,
     click.option(
         "--system",
         type=Text(),
@@ -140,33 +70,40 @@ _SHARED = (
         help="Take prompts as plain text to go on from, without the chat template. A model "
         "that has no template is always used so.",
     ),
-    _option(
+    option_for(
         ModelOptions,
         "context_length",
         "Most tokens of prompt and answer together.",
         type=int,
         show_default="the model's own",
     ),
-    _option(
+    option_for(
         ModelOptions,
         "threads",
         "CPU threads.",
         type=int,
         show_default="the physical cores, less one where there are more than two",
     ),
-    _option(ModelOptions, "gpu_layers", "Layers of a GGUF file to put on a GPU; -1 for all."),
-    _option(
+    option_for(ModelOptions, "gpu_layers", "Layers of a GGUF file to put on a GPU; -1 for all."),
+    option_for(
         ModelOptions,
         "device",
         "Where a Hugging Face checkpoint runs: cpu, cuda, cuda:N or mps.",
         show_default="the best at hand",
     ),
-    _option(
+    option_for(
         ModelOptions,
         "dtype",
         "What a Hugging Face checkpoint computes in.",
         type=click.Choice(DTYPES),
         show_default="its own; float32 for float16 on a CPU",
+    ),
+    option_for(
+        ModelOptions,
+        "bit_exact",
+        "Give the same bits with and without speculation, by passes of widths that are measured to "
+        "round alike; slower. Refused where there are none.",
+        is_flag=True,
     ),
     click.option(
         "--show-rejected",
@@ -180,6 +117,13 @@ _SHARED = (
 def shared_options(command: Command) -> Command:
     """Give a command all of them."""
     for option in reversed(_SHARED):
+        command = option(command)
+    return command
+
+
+def scores(command: Command) -> Command:
+    """Give a command the options that tell about single tokens."""
+    for option in reversed(SCORES):
         command = option(command)
     return command
 
@@ -226,8 +170,13 @@ def refuse_idle_options(context: click.Context) -> None:
         (copied, ("rule",), "is not used by lookup, whose drafts are not drawn: leave it out"),
         (
             options["temperature"] == 0,
-            ("top_k", "top_p", "min_p", "seed", "rule"),
+            ("top_k", "top_p", "min_p", "typical_p", "seed", "rule"),
             "changes nothing at temperature 0: give a --temperature above 0",
+        ),
+        (
+            not options.get("as_json"),
+            ("logprobs", "prompt_logprobs"),
+            "is shown with --json: add it, or leave it out",
         ),
         (options.get("as_json"), ("show_rejected",), "shows nothing with --json: leave it out"),
         (options["raw"], ("system",), "needs the chat template: leave out --raw, or --system"),

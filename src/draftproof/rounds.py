@@ -11,7 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from draftproof.drafters import Drafter, DraftRequest
 from draftproof.errors import DraftproofError, ModelError
@@ -51,13 +51,20 @@ class _Work:
             params=sequence.params,
             noise=sequence.noise,
             end_tokens=sequence.end_tokens,
+            processors=sequence.processors,
         )
 
     def chunk(self) -> Chunk:
         sequence = self.sequence
         tokens = sequence.tokens[sequence.cached : sequence.cached + self.feed]
         logits = 0 if self.reading else len(self.draft.tokens) + 1
+        if sequence.scores_prompt:
+            logits = len(tokens) + len(self.draft.tokens)
         return Chunk(sequence.slot, [*tokens, *self.draft.tokens], logits)
+
+    def judged(self, logits: Array) -> Array:
+        """The rows of the draft's k tokens and of the one behind them, [k+1, V]."""
+        return logits[logits.shape[0] - len(self.draft.tokens) - 1 :]
 
 
 # Whose entries each target's caches hold, by its id: several engines may share a target, even in
@@ -112,7 +119,8 @@ class Rounds:
         verdicts = [self._judge(work, rows) for work, rows in zip(works, logits, strict=True)]
         seconds = Seconds(drafted - begin, verified - drafted, time.perf_counter() - verified)
         self._number += 1
-        return [self._commit(*pair, seconds) for pair in zip(works, verdicts, strict=True)]
+        done = zip(works, verdicts, logits, strict=True)
+        return [self._commit(*each, seconds) for each in done]
 
     def remove(self, sequence: Sequence) -> None:
         """Take a finished sequence out; its entries stay for a prompt that begins the same."""
@@ -143,7 +151,8 @@ class Rounds:
         free = set(range(len(self._slots))) - {sequence.slot for sequence in self.running}
         while self.waiting and free:
             sequence = self.waiting.popleft()
-            shared = {slot: _common(self._slots[slot], sequence.tokens[:-1]) for slot in free}
+            known = [] if sequence.scores_prompt else sequence.tokens[:-1]
+            shared = {slot: _common(self._slots[slot], known) for slot in free}
             sequence.slot = max(free, key=lambda slot: (shared[slot], -len(self._slots[slot])))
             sequence.cached = shared[sequence.slot]
             free.remove(sequence.slot)
@@ -164,7 +173,12 @@ class Rounds:
         return works
 
     def _propose(self, works: list[_Work]) -> None:
-        speculative = [work for work in works if work.sequence.draft_length]
+        speculative = []
+        for work in works:
+            if not work.reading:
+                work.draft = work.sequence.forced()
+            if work.sequence.draft_length and not work.draft.forced:
+                speculative.append(work)
         if self._drafter is None or not speculative:
             return
         requests = [work.request() for work in speculative]
@@ -174,32 +188,33 @@ class Rounds:
             work.draft = draft
 
     def _judge(self, work: _Work, logits: Array) -> Verdict | DraftproofError | None:
-        """The verdict on a draft of k tokens, from logits [k+1, V]; an error ends the request."""
-        sequence, draft = work.sequence, work.draft
+        """The verdict on a draft, from the rows of its pass; an error ends the request."""
         if work.reading:
             return None
         try:
-            if sequence.params.greedy:
-                return match_picks(iter(greedy(logits)), draft)
-            p = distribution(logits, sequence.params)
-            rule = RULES["match" if draft.rows is None else sequence.rule]
-            return rule(p, draft, sequence.noise, len(sequence.tokens))
+            return _verdict(work.sequence, work.draft, work.judged(logits))
         except DraftproofError as error:
             return error
 
     def _commit(
-        self, work: _Work, verdict: Verdict | DraftproofError | None, seconds: Seconds
+        self,
+        work: _Work,
+        verdict: Verdict | DraftproofError | None,
+        logits: Array,
+        seconds: Seconds,
     ) -> tuple[Sequence, Step]:
         sequence = work.sequence
         prefilled = sequence.prompt_part(work.feed)
+        scores = sequence.read(work.feed, logits)
         if isinstance(verdict, Verdict):
-            change = sequence.commit(work.draft, verdict)
+            change = sequence.commit(work.draft, verdict, work.judged(logits))
             sequence.cached = len(sequence.tokens) - 1
         elif verdict is None:
             change = sequence.unchanged()
             sequence.cached += work.feed
         else:
             change = sequence.end("error", verdict)
+        change = change._replace(prompt_logprobs=scores)
         return sequence, sequence.step(self._number, seconds, prefilled, work.draft, change)
 
     def _forget(self, sequences: Iterable[Sequence]) -> None:
@@ -212,6 +227,29 @@ class Rounds:
                 self._target.truncate(sequence.slot, 0)
             # A cache that runs ahead or behind gives wrong text without an error.
             assert self._target.length(sequence.slot) == sequence.cached
+
+
+def _verdict(sequence: Sequence, draft: Draft, logits: Array) -> Verdict:
+    """What the sequence's rule makes of a draft of k tokens, from logits [k+1, V].
+
+    Raises:
+        DraftproofError: there is no next token.
+    """
+    nothing_left = None
+    if sequence.processors is not None:
+        logits, nothing_left = sequence.processors.apply(logits, draft.tokens)
+        count = logits.shape[0] - 1  # drafts behind these cannot be reached
+        rows = None if draft.rows is None else draft.rows[:count]
+        draft = replace(draft, tokens=draft.tokens[:count], rows=rows)
+    if sequence.params.greedy:
+        verdict = match_picks(iter(greedy(logits)), draft)
+    else:
+        p = distribution(logits, sequence.params)
+        rule = RULES["match" if draft.rows is None else sequence.rule]
+        verdict = rule(p, draft, sequence.noise, len(sequence.tokens))
+    if nothing_left and verdict.accepted == len(draft.tokens):
+        raise nothing_left
+    return verdict
 
 
 def _common(known: list[int], tokens: list[int]) -> int:

@@ -1,24 +1,41 @@
 """From logits to the distribution that is sampled: the only place where sampling options live.
 
-Target and drafter go through the same function, so that p and q mean the same thing. Order:
-temperature, top-k, top-p, min-p. Every filter is a cut-off: tokens at least as probable as the
-cut-off stay. Tokens of equal probability therefore stay or go together, and renaming the tokens
-renames the result.
+Target and drafter go through the same function, so that p and q mean the same thing. Order: what
+depends on the tokens before (``processors.py``), temperature, top-k, top-p, min-p, typical-p. Every
+filter is a cut-off: tokens at least as good as it stay. Equal tokens therefore stay or go together,
+and renaming the tokens renames the result.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 from itertools import accumulate
-from math import isfinite
+from math import isfinite, log
+from typing import Any
 
 from array_api_compat import array_namespace
 
+from draftproof.checks import is_int, require
 from draftproof.errors import ModelError
-from draftproof.types import Array, SamplingParams
+from draftproof.noise import choice_seed
+from draftproof.params import SamplingParams
+from draftproof.types import Array, TokenLogprob
 
 LOWEST = -1e30
 """Lower logits, -inf and the smallest numbers models mask with, would overflow when divided."""
+
+
+def choices(params: SamplingParams, count: int) -> list[SamplingParams]:
+    """The options of several answers to one prompt; each has a seed of its own, if there is one.
+
+    The first is the answer that would be given alone.
+
+    Raises:
+        ParameterError: not one answer or more.
+    """
+    require(is_int(count) and count >= 1, f"n must be a whole number of 1 or more, not {count!r}")
+    return [replace(params, seed=choice_seed(params.seed, choice)) for choice in range(count)]
 
 
 def distribution(logits: Array, params: SamplingParams) -> list[Array]:
@@ -68,6 +85,26 @@ def _row(xp: Array, logits: Array, params: SamplingParams) -> Array:
     if params.top_k or params.top_p < 1 or params.min_p:
         weights *= weights >= _cutoff(xp, weights, params)
     weights /= xp.sum(weights)
+    return weights if params.typical_p == 1 else _typical(xp, weights, params.typical_p)
+
+
+def _typical(xp: Array, row: Array, mass: float) -> Array:
+    """Keep the tokens of [V] whose surprise is nearest to the entropy, up to this mass.
+
+    Meister et al., "Locally typical sampling", TACL 2023; as in transformers the token that
+    reaches the mass stays.
+    """
+    (ids,) = xp.nonzero(row)
+    chances = xp.take(row, ids, axis=0)
+    surprise = -xp.log(chances)
+    distance = abs(surprise - xp.sum(chances * surprise))
+    order = xp.argsort(distance)
+    reached = list(accumulate(xp.take(chances, order, axis=0).tolist()))
+    last = min(bisect_left(reached, mass * reached[-1]), len(reached) - 1)
+    kept = ids[distance <= distance[order[last]]]
+    weights = xp.zeros_like(row)
+    weights[kept] = row[kept]
+    weights /= xp.sum(weights)
     return weights
 
 
@@ -112,3 +149,25 @@ def _require_finite(ok: bool) -> None:
             "the model returned logits that are not finite: the file may be damaged, "
             "or its numbers overflow on this device"
         )
+
+
+def logprob(logits: Array, token: int, count: int) -> TokenLogprob:
+    """What the target gave a token, by its own logits [V], and its ``count`` best alternatives."""
+    xp = array_namespace(logits)
+    if logits.dtype != xp.float64:
+        logits = xp.astype(logits, xp.float32, copy=False)
+    peak = logits[logits.argmax()]
+    scale = float(peak) + log(float(xp.sum(xp.exp(logits - peak))))
+    best = _largest(logits, min(count, logits.shape[0]))
+    top = tuple((each, float(logits[each]) - scale) for each in best)
+    return TokenLogprob(token, float(logits[token]) - scale, top)
+
+
+def _largest(logits: Any, count: int) -> list[int]:
+    """The ids of the largest logits of [V], best first, the lowest id first among equals."""
+    if not count:
+        return []
+    xp = array_namespace(logits)
+    edge = xp.sort(logits)[-count]
+    (ids,) = xp.nonzero(logits >= edge)
+    return sorted(ids.tolist(), key=lambda each: (-float(logits[each]), each))[:count]

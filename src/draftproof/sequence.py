@@ -11,17 +11,21 @@ from typing import NamedTuple
 
 from draftproof.models import Capabilities
 from draftproof.noise import noise_for
+from draftproof.params import SamplingParams
+from draftproof.processors import constraint_for, processors_for
+from draftproof.sampling import logprob
 from draftproof.stats import Completion, Stats
 from draftproof.text import TextStream, Tokenizer
 from draftproof.types import (
+    Array,
     Draft,
     FinishReason,
     Origin,
     Piece,
-    SamplingParams,
     Seconds,
     Speculation,
     Step,
+    TokenLogprob,
     Verdict,
 )
 
@@ -29,10 +33,19 @@ _owners = itertools.count()
 
 
 class Change(NamedTuple):
-    """What a round did to a sequence: the origins of the emitted tokens, and the text let out."""
+    """What a round did to a sequence.
+
+    Attributes:
+        origins: of the emitted tokens.
+        pieces: the text let out.
+        logprobs: of the emitted tokens, where they were asked for.
+        prompt_logprobs: of the prompt tokens that were read, where they were asked for.
+    """
 
     origins: list[Origin]
     pieces: list[Piece]
+    logprobs: list[TokenLogprob]
+    prompt_logprobs: list[TokenLogprob]
 
 
 class Sequence:
@@ -47,7 +60,8 @@ class Sequence:
         capabilities: the target's.
 
     Raises:
-        ParameterError: a seed together with a rule that would let the drafter change the text.
+        ParameterError: a seed together with a rule that would let the drafter change the text, a
+            token that does not exist, or a grammar that cannot be used.
     """
 
     def __init__(
@@ -66,7 +80,13 @@ class Sequence:
         self.rule = speculation.rule_for(params)
         self.noise = noise_for(params.seed)
         self.draft_length = speculation.draft_length
-        self.end_tokens = frozenset() if params.ignore_eos else tokenizer.end_tokens
+        own_ends = frozenset() if params.ignore_eos else tokenizer.end_tokens
+        self.end_tokens = own_ends | set(params.stop_token_ids)
+        self._constraint = constraint_for(params, tokenizer, capabilities.vocabulary)
+        self.processors = processors_for(
+            *(params, prompt, tokenizer, capabilities.vocabulary),
+            *(self.end_tokens, self._constraint),
+        )
         self.slot = -1  # its number in the models, once it runs
         self.cached = 0  # leading tokens whose entries the target holds
         self.finish_reason: FinishReason | None = None
@@ -79,6 +99,8 @@ class Sequence:
             self._limit = min(self._limit, len(prompt) + params.max_tokens)
         self._stream = TextStream(tokenizer, params.stop)
         self._text: list[str] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._prompt_logprobs: list[TokenLogprob] = []
 
     @property
     def pending(self) -> int:
@@ -88,51 +110,105 @@ class Sequence:
     @property
     def room(self) -> int:
         """Most drafts worth proposing: the round adds one token of its own to them."""
-        return max(0, min(self.draft_length, self._limit - len(self.tokens) - 1))
+        return max(0, min(self.draft_length, self._left - 1))
+
+    @property
+    def _left(self) -> int:
+        """Most tokens it may still get."""
+        return self._limit - len(self.tokens)
+
+    @property
+    def _emitted(self) -> int:
+        return len(self.tokens) - self._prompt_length
+
+    def forced(self) -> Draft:
+        """What its grammar forces next, for nothing; empty where it leaves a choice."""
+        if self._constraint is None or not self.draft_length or self._left < 2:
+            return Draft()
+        tokens = self._constraint.forced(self.tokens[self._prompt_length :])
+        return Draft(tokens[: self._left - 1], forced=True) if tokens else Draft()
 
     def prompt_part(self, feed: int) -> int:
         """How many of the next ``feed`` tokens to be read belong to the prompt."""
         return max(0, min(feed, self._prompt_length - self.cached))
 
-    def commit(self, draft: Draft, verdict: Verdict) -> Change:
-        """Append what the verdict leaves of the draft, token by token, up to a stop."""
+    def commit(self, draft: Draft, verdict: Verdict, logits: Array) -> Change:
+        """Append what the verdict leaves of the draft, token by token, up to a stop.
+
+        Args:
+            draft: k tokens.
+            verdict: what a rule makes of them.
+            logits: the target's, [k+1, V].
+        """
         accepted = draft.tokens[: verdict.accepted]
+        kept = Origin.FORCED if draft.forced else Origin.ACCEPTED
         pieces: list[Piece] = []
         origins: list[Origin] = []
-        for token in (*accepted, verdict.token):
-            origin = Origin.ACCEPTED if len(origins) < len(accepted) else _added(draft, verdict)
+        logprobs: list[TokenLogprob] = []
+        for row, token in enumerate((*accepted, verdict.token)):
+            origin = kept if row < len(accepted) else _added(draft, verdict)
             origins.append(origin)
+            if self.params.logprobs is not None:
+                logprobs.append(logprob(logits[row], token, self.params.logprobs))
             pieces += self._append(token, origin)
             if self.finish_reason:
                 pieces += self._stream.finish()
                 break
-        return self._change(origins, pieces)
+        return self._change(origins, pieces, logprobs)
+
+    def read(self, feed: int, logits: Array) -> list[TokenLogprob]:
+        """Take note of the prompt's log-probabilities, where they are wanted.
+
+        Args:
+            feed: tokens that were read.
+            logits: the target's, row i after the i-th of them.
+        """
+        count = self.params.prompt_logprobs
+        if count is None or not self.scores_prompt:
+            return []
+        after = self.tokens[self.cached + 1 : min(self.cached + feed + 1, self._prompt_length)]
+        found = [logprob(logits[i], token, count) for i, token in enumerate(after)]
+        self._prompt_logprobs += found
+        return found
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the target's logits are wanted for its prompt."""
+        return self.params.prompt_logprobs is not None and self.cached < self._prompt_length
 
     def unchanged(self) -> Change:
         """A round that read a part of the prompt."""
-        return Change([], [])
+        return Change([], [], [], [])
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> Change:
         """End it from outside; text that was held back comes out."""
         self.finish_reason, self.error = reason, error
         self.stats.total = self.elapsed
-        return self._change([], self._stream.finish())
+        return self._change([], self._stream.finish(), [])
 
-    def _change(self, origins: list[Origin], pieces: list[Piece]) -> Change:
+    def _change(
+        self, origins: list[Origin], pieces: list[Piece], logprobs: list[TokenLogprob]
+    ) -> Change:
         self._text += [piece.text for piece in pieces]
-        return Change(origins, pieces)
+        self._logprobs += logprobs
+        return Change(origins, pieces, logprobs, [])
 
     def _append(self, token: int, origin: Origin) -> list[Piece]:
         self.tokens.append(token)
         if token in self.end_tokens:
             self.finish_reason = "stop"
             return []
-        pieces = self._stream.push(token, origin)
-        if self._stream.stopped:
+        pieces = self._stream.push(token, origin, self._emitted >= self.params.min_tokens)
+        if self._stream.stopped or self._complete():
             self.finish_reason = "stop"
-        elif len(self.tokens) >= self._limit:
+        elif not self._left:
             self.finish_reason = "length"
         return pieces
+
+    def _complete(self) -> bool:
+        """Whether its grammar has nothing more to say."""
+        answer = self._constraint and self.tokens[self._prompt_length :]
+        return bool(self._constraint and self._constraint.complete(answer or []))
 
     @property
     def elapsed(self) -> float:
@@ -158,18 +234,21 @@ class Sequence:
         """
         origins = change.origins
         emitted = len(origins)
+        drafted = () if draft.forced else draft.tokens
         accepted = origins.count(Origin.ACCEPTED)
         rejected = emitted > accepted and origins[-1] is Origin.CORRECTION
         step = Step(
             request=self.request,
             round=number,
             prefilled=prefilled,
-            drafted=draft.tokens,
+            drafted=drafted,
             accepted=accepted,
             evaluated=accepted + rejected,
             tokens=tuple(self.tokens[len(self.tokens) - emitted :]),
             origins=tuple(origins),
             pieces=tuple(change.pieces),
+            logprobs=tuple(change.logprobs),
+            prompt_logprobs=tuple(change.prompt_logprobs),
             seconds=seconds,
             finish_reason=self.finish_reason,
             error=self.error,
@@ -187,11 +266,19 @@ class Sequence:
             raise self.error
         assert self.finish_reason is not None
         tokens = tuple(self.tokens[self._prompt_length :])
-        return Completion("".join(self._text), tokens, self.finish_reason, self.stats)
+        return Completion(
+            *("".join(self._text), tokens, self.finish_reason, self.stats),
+            logprobs=_asked(self.params.logprobs, self._logprobs),
+            prompt_logprobs=_asked(self.params.prompt_logprobs, self._prompt_logprobs),
+        )
 
 
 def _added(draft: Draft, verdict: Verdict) -> Origin:
     """What the token is that the target adds."""
-    if verdict.accepted < len(draft.tokens):
-        return Origin.CORRECTION
-    return Origin.BONUS if draft.tokens else Origin.PLAIN
+    if draft.forced or not draft.tokens:
+        return Origin.PLAIN
+    return Origin.CORRECTION if verdict.accepted < len(draft.tokens) else Origin.BONUS
+
+
+def _asked(count: int | None, found: list[TokenLogprob]) -> tuple[TokenLogprob, ...] | None:
+    return None if count is None else tuple(found)

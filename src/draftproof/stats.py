@@ -8,7 +8,9 @@ Over one sequence, with stops taken into account token by token:
 - discarded: drafts never judged, behind a rejection or a stop; drafted = evaluated + discarded;
 - correction, bonus, plain: the token a target pass adds after a rejection, after a full
   acceptance, and in a round without a draft;
-- emitted (completion tokens): accepted + correction + bonus + plain, the end token included;
+- forced: tokens a grammar forced and that were emitted without being drafted;
+- emitted (completion tokens): accepted + correction + bonus + plain + forced, the end token
+  included;
 - rounds: target passes that emitted something; passes over the prompt alone are not rounds;
 - acceptance rate: accepted / evaluated; acceptance length: emitted / rounds.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from draftproof.types import FinishReason, Origin, Step
+from draftproof.types import FinishReason, Origin, Step, TokenLogprob
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class Stats:
     correction: int = 0
     bonus: int = 0
     plain: int = 0
+    forced: int = 0
     accepted_at_position: list[int] = field(default_factory=list)
     evaluated_at_position: list[int] = field(default_factory=list)
     first: int = 0
@@ -70,6 +73,7 @@ class Stats:
         self.accepted += step.accepted
         _count_positions(self.accepted_at_position, step.accepted, len(step.drafted))
         _count_positions(self.evaluated_at_position, step.evaluated, len(step.drafted))
+        self.forced += step.origins.count(Origin.FORCED)
         if step.tokens:
             self._count_added(step.origins[-1])
             if not self.rounds:
@@ -100,7 +104,7 @@ class Stats:
     @property
     def completion_tokens(self) -> int:
         """Emitted tokens."""
-        return self.accepted + self.correction + self.bonus + self.plain
+        return self.accepted + self.correction + self.bonus + self.plain + self.forced
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -143,6 +147,7 @@ class Stats:
             "correction": self.correction,
             "bonus": self.bonus,
             "plain": self.plain,
+            "forced": self.forced,
             "acceptance_rate": self.acceptance_rate,
             "acceptance_length": self.acceptance_length,
             "accepted_at_position": self.accepted_at_position,
@@ -169,19 +174,29 @@ class Completion:
         token_ids: the emitted tokens, the one that ended the answer included.
         finish_reason: "stop" (end token or stop string), "length" or "cancelled".
         stats: what it took.
+        logprobs: one per emitted token, or None where they were not asked for.
+        prompt_logprobs: one per prompt token but the first, or None.
     """
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stats: Stats
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The document ``draftproof generate --json`` prints."""
+        scores = {
+            name: [each.to_json() for each in getattr(self, name)]
+            for name in ("logprobs", "prompt_logprobs")
+            if getattr(self, name) is not None
+        }
         return {
             "text": self.text,
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
+            **scores,
             "stats": self.stats.to_json(),
         }
 

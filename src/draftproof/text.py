@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import functools
 import json
+import weakref
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -52,6 +53,21 @@ class Tokenizer(Protocol):
 
     def vocabulary(self) -> list[str]:
         """The V token texts as the file has them, to compare two vocabularies."""
+
+
+_pieces: weakref.WeakKeyDictionary[Tokenizer, list[bytes]] = weakref.WeakKeyDictionary()
+
+
+def all_pieces(tokenizer: Tokenizer, width: int) -> list[bytes]:
+    """The bytes of all tokens that have logits, V of them; empty for control tokens and padding.
+
+    Kept, as asking for each takes a while.
+    """
+    if tokenizer not in _pieces:
+        named = min(len(tokenizer.vocabulary()), width)
+        found = [tokenizer.piece(token) for token in range(named)]
+        _pieces[tokenizer] = found + [b""] * (width - named)
+    return _pieces[tokenizer]
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, vocabulary: int) -> list[int]:
@@ -184,10 +200,19 @@ class TextStream:
         self._held: list[Piece] = []
         self._origin = Origin.PLAIN  # of the newest token
 
-    def push(self, token: int, origin: Origin) -> list[Piece]:
-        """The text that became certain with this token; sets ``stopped`` at a stop string."""
+    def push(self, token: int, origin: Origin, stops: bool = True) -> list[Piece]:
+        """The text that became certain with this token; sets ``stopped`` at a stop string.
+
+        Args:
+            token: the next token.
+            origin: where it comes from.
+            stops: whether stop strings count yet; once they do they go on to.
+        """
         self._origin = origin
-        return self._release(self._decode(self._piece(token)))
+        text = self._decode(self._piece(token))
+        if not stops:
+            return [Piece(text, origin)] if text else []
+        return self._release(text)
 
     def finish(self) -> list[Piece]:
         """What is left when the answer ends without a stop string."""

@@ -1,7 +1,8 @@
 """The frozen records all parts share. No behaviour beyond checking themselves.
 
 Not here: the records of a finished answer (``stats.py``) and the protocols of models and
-drafters (``models/__init__.py``, ``drafters/__init__.py``).
+drafters (``models/__init__.py``, ``drafters/__init__.py``), and the sampling options
+(``params.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
-from draftproof.checks import is_int, is_number, require
+from draftproof.checks import is_int, require
+from draftproof.params import SamplingParams
 
 Array: TypeAlias = Any
 """An array of the backend's own library (NumPy or torch); see the array API standard."""
@@ -31,79 +33,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 CROSS_VOCABULARY = ("auto", "tokens", "text")
 """How a draft model of another tokenizer drafts; see ``drafters/cross.py``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """How tokens are drawn from the target, and when an answer ends.
-
-    Attributes:
-        temperature: divides the logits; 0 is greedy (argmax, lowest id on an exact tie).
-        top_k: keep the k most probable tokens; 0 keeps all.
-        top_p: keep the most probable tokens until their mass reaches top_p; 1 keeps all.
-        min_p: drop tokens less probable than min_p times the most probable one; 0 keeps all.
-        seed: with a seed the text is a function of target, prompt and seed alone, whatever the
-            drafter; without one every run is fresh.
-        max_tokens: most tokens to emit; None goes on to the end of the context.
-        stop: strings that end the answer; the text ends before the first of them.
-        ignore_eos: go on past the model's end tokens (for measuring).
-
-    Raises:
-        ParameterError: a value is out of its range.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = None
-    max_tokens: int | None = 512
-    stop: Sequence[str] = ()
-    ignore_eos: bool = False
-
-    def __post_init__(self) -> None:
-        require(
-            is_number(self.temperature) and (self.temperature == 0 or self.temperature >= 1e-4),
-            f"temperature must be 0 (greedy) or at least 0.0001, not {self.temperature!r}",
-        )
-        require(
-            is_int(self.top_k) and self.top_k >= 0,
-            f"top_k must be a whole number of 0 (off) or more, not {self.top_k!r}",
-        )
-        require(
-            is_number(self.top_p) and 0 < self.top_p <= 1,
-            f"top_p must lie above 0 and at most at 1 (off), not {self.top_p!r}",
-        )
-        require(
-            is_number(self.min_p) and 0 <= self.min_p <= 1,
-            f"min_p must lie from 0 (off) to 1, not {self.min_p!r}",
-        )
-        require(
-            self.seed is None or is_int(self.seed),
-            f"seed must be a whole number or None, not {self.seed!r}",
-        )
-        require(
-            self.max_tokens is None or (is_int(self.max_tokens) and self.max_tokens >= 1),
-            f"max_tokens must be a whole number of 1 or more, or None, not {self.max_tokens!r}",
-        )
-        require(
-            isinstance(self.ignore_eos, bool), f"ignore_eos must be a bool, not {self.ignore_eos!r}"
-        )
-        self._check_stop()
-
-    def _check_stop(self) -> None:
-        """A bare string would be read as one stop per letter: take it as one stop string."""
-        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        require(
-            isinstance(stop, Sequence) and all(isinstance(s, str) and s for s in stop),
-            f"stop must be strings that are not empty, not {self.stop!r}",
-        )
-        object.__setattr__(self, "stop", tuple(stop))
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the most probable token is taken instead of drawing."""
-        return self.temperature == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +92,8 @@ class ModelOptions:
             the best at hand.
         dtype: "float32", "bfloat16" or "float16" for a Hugging Face checkpoint; None takes its
             own, and float32 instead of float16 on a CPU.
+        bit_exact: pad all passes to widths that give the same bits, so that speculation, batches
+            and reuse of a prefix change nothing at all; see ``models/bit_exact.py``.
     """
 
     context_length: int | None = None
@@ -171,6 +102,7 @@ class ModelOptions:
     gpu_layers: int = 0
     device: str | None = None
     dtype: str | None = None
+    bit_exact: bool = False
 
     def __post_init__(self) -> None:
         for name in ("context_length", "max_sequences", "threads"):
@@ -193,6 +125,9 @@ class ModelOptions:
             self.dtype is None or self.dtype in DTYPES,
             f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}",
         )
+        require(
+            isinstance(self.bit_exact, bool), f"bit_exact must be a bool, not {self.bit_exact!r}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +138,12 @@ class Draft:
         tokens: the proposed tokens, k of them.
         rows: the very distributions the tokens were drawn from, k rows of [V], or None where the
             draft is deterministic (lookup, greedy drafts, seeded drafts).
+        forced: whether a grammar made it: no drafter earned it, and none is charged with it.
     """
 
     tokens: tuple[int, ...] = ()
     rows: Sequence[Array] | None = None
+    forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +155,32 @@ class Verdict:
 
 
 class Origin(StrEnum):
-    """Where an emitted token comes from."""
+    """Where an emitted token comes from; a forced one from a grammar that offered it as a draft."""
 
     ACCEPTED = "accepted"
     CORRECTION = "correction"
     BONUS = "bonus"
     PLAIN = "plain"
+    FORCED = "forced"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """What the target gave a token, before any sampling option: natural logarithms.
+
+    Attributes:
+        token: its id.
+        logprob: its own.
+        top: the most probable tokens with theirs, best first, as many as were asked for.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As the command line prints it."""
+        return {"token": self.token, "logprob": self.logprob, "top": list(map(list, self.top))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +214,14 @@ class Step:
         request: the id ``Engine.submit`` returned.
         round: number of the round, counted by the engine; sequences share it.
         prefilled: prompt tokens the target read in this round.
-        drafted: the proposed tokens.
+        drafted: the proposed tokens; what a grammar forced is not among them.
         accepted: leading drafts that were emitted.
         evaluated: drafts that were judged: the accepted ones, and the rejected one if any.
         tokens: emitted tokens, in order.
         origins: one origin per emitted token.
         pieces: text released by this round (text that may begin a stop string is held back).
+        logprobs: one per emitted token, where they were asked for.
+        prompt_logprobs: one per prompt token read in this round, the first of the prompt left out.
         seconds: wall seconds of the round.
         finish_reason: None while the sequence goes on.
         error: the reason behind ``finish_reason == "error"``.
@@ -277,6 +236,8 @@ class Step:
     tokens: tuple[int, ...] = ()
     origins: tuple[Origin, ...] = ()
     pieces: tuple[Piece, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
     seconds: Seconds = field(default_factory=Seconds)
     finish_reason: FinishReason | None = None
     error: Exception | None = None

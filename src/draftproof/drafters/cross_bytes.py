@@ -13,6 +13,7 @@ from itertools import groupby
 from draftproof.drafters import DraftRequest, Record
 from draftproof.errors import PromptError
 from draftproof.models import Model
+from draftproof.text import all_pieces
 
 WINDOW = 24
 """Tokens before new text that are encoded again with it: it may merge with the last few."""
@@ -32,13 +33,12 @@ class Vocabulary:
         self.tokenizer = model.tokenizer
         size = model.capabilities.vocabulary
         named = min(len(self.tokenizer.vocabulary()), size)
-        self.pieces = [self.tokenizer.piece(token) for token in range(named)]
+        self.pieces = all_pieces(self.tokenizer, size)
         self.special = {
             token: self.tokenizer.special_text(token)
-            for token, piece in enumerate(self.pieces)
-            if not piece
+            for token in range(named)
+            if not self.pieces[token]
         }
-        self.pieces += [b""] * (size - named)
         self.by_bytes = self._distinct()
         self._longest = max(map(len, self.by_bytes), default=0)
         self._controls = {text: token for token, text in self.special.items()}

@@ -30,32 +30,22 @@ class Intersection:
         pairs = {target.by_bytes[piece]: draft.by_bytes[piece] for piece in common}
         pairs |= {theirs: mine for mine, theirs in self.ends.items()}
         self._drafts = dict(sorted(pairs.items()))
-        self._targets = list(self._drafts)
-        places = [len(pairs)] * len(target.pieces)
-        for place, token in enumerate(self._targets):
-            places[token] = place
-        self._columns, self._places = _Ids(list(self._drafts.values())), _Ids(places)
+        nothing = len(draft.pieces)  # the column behind the draft model's own
+        columns = [self._drafts.get(token, nothing) for token in range(len(target.pieces))]
+        self._columns = _Ids(columns)
 
     def __len__(self) -> int:
-        return len(self._targets)
+        return len(self._drafts)
 
-    def restrict(self, logits: Array) -> Array | None:
-        """See ``Shared.restrict``. The order is the target's: it decides between equals."""
-        if not self._targets:
+    def share(self, logits: Array) -> Array | None:
+        """See ``Shared.share``."""
+        if not self._drafts:
             return None
         xp = array_namespace(logits)
-        shared = xp.take(logits, self._columns.beside(logits), axis=1)
+        nothing = xp.full((1, 1), -inf, dtype=logits.dtype, device=logits.device)
+        wide = xp.concat([logits, nothing], axis=1)
+        shared = xp.take(wide, self._columns.beside(logits), axis=1)
         return None if shared.max() == -inf else shared
-
-    def widen(self, row: Array) -> Array:
-        """See ``Shared.widen``."""
-        xp = array_namespace(row)
-        nothing = xp.zeros(1, dtype=row.dtype, device=row.device)
-        return xp.take(xp.concat([row, nothing]), self._places.beside(row), axis=0)
-
-    def target(self, index: int) -> int:
-        """See ``Shared.target``."""
-        return self._targets[index]
 
     def draft(self, token: int) -> int:
         """See ``Shared.draft``."""

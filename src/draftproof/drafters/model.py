@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import inf
 from typing import Protocol
 
 from array_api_compat import array_namespace
@@ -148,14 +149,11 @@ class ModelDrafter(DraftModel):
 class Shared(Protocol):
     """The n tokens that draft model and target share."""
 
-    def restrict(self, logits: Array) -> Array | None:
-        """Logits [1, n] from the draft model's [1, V]; None where none of them is possible."""
+    def share(self, logits: Array) -> Array | None:
+        """Logits [1, V of the target] from the draft model's; -inf for tokens it does not have.
 
-    def widen(self, row: Array) -> Array:
-        """A row [V of the target] from one over the shared tokens [n]: the rest gets nothing."""
-
-    def target(self, index: int) -> int:
-        """The target's token for a place among the n."""
+        None where no shared token is possible.
+        """
 
     def draft(self, token: int) -> int:
         """The draft model's token for a shared token of the target."""
@@ -171,21 +169,14 @@ class Padded:
     def __init__(self, size: int) -> None:
         self._size = size
 
-    def restrict(self, logits: Array) -> Array:
-        """See ``Shared.restrict``."""
-        return logits[:, : self._size]
-
-    def widen(self, row: Array) -> Array:
-        """See ``Shared.widen``."""
-        missing = self._size - row.shape[0]
-        if not missing:
-            return row
-        xp = array_namespace(row)
-        return xp.concat([row, xp.zeros(missing, dtype=row.dtype, device=row.device)])
-
-    def target(self, index: int) -> int:
-        """See ``Shared.target``."""
-        return index
+    def share(self, logits: Array) -> Array:
+        """See ``Shared.share``."""
+        missing = self._size - logits.shape[1]
+        if missing <= 0:
+            return logits[:, : self._size]
+        xp = array_namespace(logits)
+        nothing = xp.full((1, missing), -inf, dtype=logits.dtype, device=logits.device)
+        return xp.concat([logits, nothing], axis=1)
 
     def draft(self, token: int) -> int:
         """See ``Shared.draft``."""
@@ -200,8 +191,8 @@ class Run:
         record: what the draft model has read of it.
         pending: tokens the draft model has to read next.
         length: most tokens to draft.
-        shared: what may be drafted. Restricting comes before the sampling options and the draw:
-            the rows are what was drawn from.
+        shared: what may be drafted. It comes before the sampling options and the draw: the rows
+            are what was drawn from.
     """
 
     def __init__(
@@ -236,20 +227,24 @@ class Run:
 
     def _next(self, logits: Array) -> int | None:
         """Draw a token; what the draft model reads next, if it goes on."""
-        shared = self._shared.restrict(logits)
-        if shared is None:
+        shared = self._shared.share(logits)
+        token = None if shared is None else self._draw(shared)
+        if token is None:
             return None
-        token = self._draw(shared)
         self._tokens.append(token)
         done = len(self._tokens) == self._length or token in self.request.end_tokens
         return None if done else self._shared.draft(token)
 
-    def _draw(self, logits: Array) -> int:
-        """A token of the target, from logits [1, n]; with the noise of its own ids."""
-        params = self.request.params
+    def _draw(self, logits: Array) -> int | None:
+        """A token of the target from logits [1, V], if the request's options leave one."""
+        params, processors = self.request.params, self.request.processors
+        if processors is not None:
+            logits, nothing_left = processors.apply(logits, self._tokens)
+            if nothing_left:
+                return None
         if params.greedy:
-            return self._shared.target(greedy(logits)[0])
-        row = self._shared.widen(distribution(logits, params)[0])
+            return greedy(logits)[0]
+        (row,) = distribution(logits, params)
         if params.seed is None:
             self._rows.append(row)
         start = len(self.request.tokens)
