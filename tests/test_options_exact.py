@@ -53,7 +53,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "minimum": {"min_tokens": 3},
     "custom": {"processors": [favour_change]},
     "typical": {"typical_p": 0.6},
-    "regex": {"regex": "(ab|ba?|c)+"},
+    "regex": {"regex": "(a|b[ac]|c[ab])+"},
     "all": {
         "logit_bias": {1: 0.5},
         "presence_penalty": 0.3,
@@ -89,7 +89,7 @@ def excluded(params: SamplingParams, answer: Tokens, token: int, end: int | None
         return True
     if params.regex is None:
         return False
-    words = {"ab", "b", "ba", "c"}
+    words = {"a", "ba", "bc", "ca", "cb"}
     sentences = {""}
     for _ in range(len(text) + 1):
         sentences |= {s + w for s in sentences for w in words if len(s + w) <= len(text) + 2}

@@ -73,6 +73,7 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         speculation: Speculation | None = None,
+        prediction: str | Many[int] = (),
     ) -> int:
         """Queue a request; it runs in the rounds of ``step``.
 
@@ -80,6 +81,7 @@ class Engine:
             prompt: text as it is, chat messages, or token ids.
             params: sampling options; greedy if left out.
             speculation: instead of the engine's default.
+            prediction: text (or token ids) the answer is expected to have, which is a free draft.
 
         Returns:
             The request's id.
@@ -103,11 +105,20 @@ class Engine:
             _given(speculation, self._speculation),
             self.target.tokenizer,
             capabilities,
+            self._predicted(prediction),
         )
         sequence.stats.load = self._pair.seconds
         self._requests += 1
         self._rounds.waiting.append(sequence)
         return sequence.request
+
+    def _predicted(self, prediction: str | Many[int]) -> Many[int]:
+        if isinstance(prediction, str):
+            return self.target.tokenizer.encode(prediction)
+        size = self.target.capabilities.vocabulary
+        if any(type(token) is not int or not 0 <= token < size for token in prediction):
+            raise PromptError(f"a prediction is text, or token ids from 0 to {size - 1}")
+        return prediction
 
     def cancel(self, request: int) -> None:
         """End a request between two rounds; its neighbours and the caches stay as they are.

@@ -18,7 +18,7 @@ from draftproof.errors import DraftproofError, ModelError
 from draftproof.models import Chunk, Model
 from draftproof.rules import RULES, match_picks
 from draftproof.sampling import distribution, greedy
-from draftproof.sequence import Sequence
+from draftproof.sequence import Change, Sequence
 from draftproof.types import Array, Draft, Seconds, Step, Verdict
 
 
@@ -176,8 +176,8 @@ class Rounds:
         speculative = []
         for work in works:
             if not work.reading:
-                work.draft = work.sequence.forced()
-            if work.sequence.draft_length and not work.draft.forced:
+                work.draft = work.sequence.free_draft()
+            if work.sequence.draft_length and not work.draft.tokens:
                 speculative.append(work)
         if self._drafter is None or not speculative:
             return
@@ -210,7 +210,7 @@ class Rounds:
             change = sequence.commit(work.draft, verdict, work.judged(logits))
             sequence.cached = len(sequence.tokens) - 1
         elif verdict is None:
-            change = sequence.unchanged()
+            change = Change()  # a part of the prompt was read
             sequence.cached += work.feed
         else:
             change = sequence.end("error", verdict)

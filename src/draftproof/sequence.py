@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence as Many
 from typing import NamedTuple
 
+from draftproof.drafters.prediction import Prediction
 from draftproof.models import Capabilities
 from draftproof.noise import noise_for
 from draftproof.params import SamplingParams
@@ -23,6 +25,7 @@ from draftproof.types import (
     Origin,
     Piece,
     Seconds,
+    Source,
     Speculation,
     Step,
     TokenLogprob,
@@ -30,6 +33,13 @@ from draftproof.types import (
 )
 
 _owners = itertools.count()
+
+
+_KEPT = {
+    Source.DRAFTER: Origin.ACCEPTED,
+    Source.GRAMMAR: Origin.FORCED,
+    Source.PREDICTION: Origin.PREDICTED,
+}
 
 
 class Change(NamedTuple):
@@ -42,10 +52,10 @@ class Change(NamedTuple):
         prompt_logprobs: of the prompt tokens that were read, where they were asked for.
     """
 
-    origins: list[Origin]
-    pieces: list[Piece]
-    logprobs: list[TokenLogprob]
-    prompt_logprobs: list[TokenLogprob]
+    origins: Many[Origin] = ()
+    pieces: Many[Piece] = ()
+    logprobs: Many[TokenLogprob] = ()
+    prompt_logprobs: Many[TokenLogprob] = ()
 
 
 class Sequence:
@@ -58,6 +68,7 @@ class Sequence:
         speculation: how it is speculated on.
         tokenizer: the target's.
         capabilities: the target's.
+        prediction: tokens the answer is expected to have.
 
     Raises:
         ParameterError: a seed together with a rule that would let the drafter change the text, a
@@ -72,6 +83,7 @@ class Sequence:
         speculation: Speculation,
         tokenizer: Tokenizer,
         capabilities: Capabilities,
+        prediction: Many[int] = (),
     ) -> None:
         self.request = request
         self.owner = next(_owners)  # for drafters, which may serve one engine after another
@@ -87,6 +99,7 @@ class Sequence:
             *(params, prompt, tokenizer, capabilities.vocabulary),
             *(self.end_tokens, self._constraint),
         )
+        self._prediction = Prediction(prediction) if prediction else None
         self.slot = -1  # its number in the models, once it runs
         self.cached = 0  # leading tokens whose entries the target holds
         self.finish_reason: FinishReason | None = None
@@ -121,12 +134,23 @@ class Sequence:
     def _emitted(self) -> int:
         return len(self.tokens) - self._prompt_length
 
-    def forced(self) -> Draft:
-        """What its grammar forces next, for nothing; empty where it leaves a choice."""
-        if self._constraint is None or not self.draft_length or self._left < 2:
-            return Draft()
-        tokens = self._constraint.forced(self.tokens[self._prompt_length :])
-        return Draft(tokens[: self._left - 1], forced=True) if tokens else Draft()
+    def free_draft(self) -> Draft:
+        """What its grammar forces next, or else its predicted text; empty where neither knows."""
+        length = self._left - 1 if self.draft_length else 0
+        if length > 0 and self._constraint is not None:
+            tokens = self._constraint.forced(self.answer)[:length]
+            if tokens:
+                return Draft(tokens, source=Source.GRAMMAR)
+        if length > 0 and self._prediction is not None:
+            tokens = self._prediction.propose(self.answer, length)
+            if tokens:
+                return Draft(tokens, source=Source.PREDICTION)
+        return Draft()
+
+    @property
+    def answer(self) -> list[int]:
+        """The tokens behind the prompt."""
+        return self.tokens[self._prompt_length :]
 
     def prompt_part(self, feed: int) -> int:
         """How many of the next ``feed`` tokens to be read belong to the prompt."""
@@ -141,7 +165,7 @@ class Sequence:
             logits: the target's, [k+1, V].
         """
         accepted = draft.tokens[: verdict.accepted]
-        kept = Origin.FORCED if draft.forced else Origin.ACCEPTED
+        kept = _KEPT[draft.source]
         pieces: list[Piece] = []
         origins: list[Origin] = []
         logprobs: list[TokenLogprob] = []
@@ -154,7 +178,7 @@ class Sequence:
             if self.finish_reason:
                 pieces += self._stream.finish()
                 break
-        return self._change(origins, pieces, logprobs)
+        return self._noted(Change(origins, pieces, logprobs))
 
     def read(self, feed: int, logits: Array) -> list[TokenLogprob]:
         """Take note of the prompt's log-probabilities, where they are wanted.
@@ -176,22 +200,16 @@ class Sequence:
         """Whether the target's logits are wanted for its prompt."""
         return self.params.prompt_logprobs is not None and self.cached < self._prompt_length
 
-    def unchanged(self) -> Change:
-        """A round that read a part of the prompt."""
-        return Change([], [], [], [])
-
     def end(self, reason: FinishReason, error: Exception | None = None) -> Change:
         """End it from outside; text that was held back comes out."""
         self.finish_reason, self.error = reason, error
         self.stats.total = self.elapsed
-        return self._change([], self._stream.finish(), [])
+        return self._noted(Change(pieces=self._stream.finish()))
 
-    def _change(
-        self, origins: list[Origin], pieces: list[Piece], logprobs: list[TokenLogprob]
-    ) -> Change:
-        self._text += [piece.text for piece in pieces]
-        self._logprobs += logprobs
-        return Change(origins, pieces, logprobs, [])
+    def _noted(self, change: Change) -> Change:
+        self._text += [piece.text for piece in change.pieces]
+        self._logprobs += change.logprobs
+        return change
 
     def _append(self, token: int, origin: Origin) -> list[Piece]:
         self.tokens.append(token)
@@ -199,16 +217,12 @@ class Sequence:
             self.finish_reason = "stop"
             return []
         pieces = self._stream.push(token, origin, self._emitted >= self.params.min_tokens)
-        if self._stream.stopped or self._complete():
+        complete = self._constraint is not None and self._constraint.complete(self.answer)
+        if self._stream.stopped or complete:
             self.finish_reason = "stop"
         elif not self._left:
             self.finish_reason = "length"
         return pieces
-
-    def _complete(self) -> bool:
-        """Whether its grammar has nothing more to say."""
-        answer = self._constraint and self.tokens[self._prompt_length :]
-        return bool(self._constraint and self._constraint.complete(answer or []))
 
     @property
     def elapsed(self) -> float:
@@ -234,7 +248,7 @@ class Sequence:
         """
         origins = change.origins
         emitted = len(origins)
-        drafted = () if draft.forced else draft.tokens
+        drafted = draft.tokens if draft.source is Source.DRAFTER else ()
         accepted = origins.count(Origin.ACCEPTED)
         rejected = emitted > accepted and origins[-1] is Origin.CORRECTION
         step = Step(
@@ -242,6 +256,7 @@ class Sequence:
             round=number,
             prefilled=prefilled,
             drafted=drafted,
+            predicted=len(draft.tokens) if draft.source is Source.PREDICTION else 0,
             accepted=accepted,
             evaluated=accepted + rejected,
             tokens=tuple(self.tokens[len(self.tokens) - emitted :]),
@@ -265,9 +280,8 @@ class Sequence:
         if self.error is not None:
             raise self.error
         assert self.finish_reason is not None
-        tokens = tuple(self.tokens[self._prompt_length :])
         return Completion(
-            *("".join(self._text), tokens, self.finish_reason, self.stats),
+            *("".join(self._text), tuple(self.answer), self.finish_reason, self.stats),
             logprobs=_asked(self.params.logprobs, self._logprobs),
             prompt_logprobs=_asked(self.params.prompt_logprobs, self._prompt_logprobs),
         )
@@ -275,7 +289,7 @@ class Sequence:
 
 def _added(draft: Draft, verdict: Verdict) -> Origin:
     """What the token is that the target adds."""
-    if draft.forced or not draft.tokens:
+    if draft.source is not Source.DRAFTER or not draft.tokens:
         return Origin.PLAIN
     return Origin.CORRECTION if verdict.accepted < len(draft.tokens) else Origin.BONUS
 

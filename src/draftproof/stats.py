@@ -8,9 +8,10 @@ Over one sequence, with stops taken into account token by token:
 - discarded: drafts never judged, behind a rejection or a stop; drafted = evaluated + discarded;
 - correction, bonus, plain: the token a target pass adds after a rejection, after a full
   acceptance, and in a round without a draft;
-- forced: tokens a grammar forced and that were emitted without being drafted;
-- emitted (completion tokens): accepted + correction + bonus + plain + forced, the end token
-  included;
+- forced: emitted tokens that a grammar had offered as a draft; predicted: that a predicted text
+  had; these are not counted as drafted or accepted;
+- emitted (completion tokens): accepted + correction + bonus + plain + forced + predicted, the end
+  token included;
 - rounds: target passes that emitted something; passes over the prompt alone are not rounds;
 - acceptance rate: accepted / evaluated; acceptance length: emitted / rounds.
 """
@@ -32,6 +33,7 @@ class Stats:
         cached_tokens: how many of them were still in the cache and not computed again.
         accepted_at_position: how often the draft at this place of its draft was accepted.
         evaluated_at_position: how often it was judged.
+        prediction_rejected: tokens a predicted text proposed and that were not emitted.
         first: tokens emitted by the first round.
         load: seconds the models took to load.
         prefill: seconds of target passes that held prompt tokens.
@@ -51,6 +53,8 @@ class Stats:
     bonus: int = 0
     plain: int = 0
     forced: int = 0
+    predicted: int = 0
+    prediction_rejected: int = 0
     accepted_at_position: list[int] = field(default_factory=list)
     evaluated_at_position: list[int] = field(default_factory=list)
     first: int = 0
@@ -73,7 +77,10 @@ class Stats:
         self.accepted += step.accepted
         _count_positions(self.accepted_at_position, step.accepted, len(step.drafted))
         _count_positions(self.evaluated_at_position, step.evaluated, len(step.drafted))
+        predicted = step.origins.count(Origin.PREDICTED)
         self.forced += step.origins.count(Origin.FORCED)
+        self.predicted += predicted
+        self.prediction_rejected += step.predicted - predicted
         if step.tokens:
             self._count_added(step.origins[-1])
             if not self.rounds:
@@ -104,7 +111,8 @@ class Stats:
     @property
     def completion_tokens(self) -> int:
         """Emitted tokens."""
-        return self.accepted + self.correction + self.bonus + self.plain + self.forced
+        free = self.forced + self.predicted
+        return self.accepted + self.correction + self.bonus + self.plain + free
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -148,6 +156,8 @@ class Stats:
             "bonus": self.bonus,
             "plain": self.plain,
             "forced": self.forced,
+            "predicted": self.predicted,
+            "prediction_rejected": self.prediction_rejected,
             "acceptance_rate": self.acceptance_rate,
             "acceptance_length": self.acceptance_length,
             "accepted_at_position": self.accepted_at_position,

@@ -130,6 +130,14 @@ class ModelOptions:
         )
 
 
+class Source(StrEnum):
+    """What made a draft. Only what a drafter made is counted as drafted, accepted or rejected."""
+
+    DRAFTER = "drafter"
+    GRAMMAR = "grammar"
+    PREDICTION = "prediction"
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What a drafter proposes for one sequence in one round.
@@ -138,12 +146,12 @@ class Draft:
         tokens: the proposed tokens, k of them.
         rows: the very distributions the tokens were drawn from, k rows of [V], or None where the
             draft is deterministic (lookup, greedy drafts, seeded drafts).
-        forced: whether a grammar made it: no drafter earned it, and none is charged with it.
+        source: what made it.
     """
 
     tokens: tuple[int, ...] = ()
     rows: Sequence[Array] | None = None
-    forced: bool = False
+    source: Source = Source.DRAFTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +163,17 @@ class Verdict:
 
 
 class Origin(StrEnum):
-    """Where an emitted token comes from; a forced one from a grammar that offered it as a draft."""
+    """Where an emitted token comes from.
+
+    Forced and predicted ones were drafts of a grammar and of a predicted text.
+    """
 
     ACCEPTED = "accepted"
     CORRECTION = "correction"
     BONUS = "bonus"
     PLAIN = "plain"
     FORCED = "forced"
+    PREDICTED = "predicted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +226,7 @@ class Step:
         request: the id ``Engine.submit`` returned.
         round: number of the round, counted by the engine; sequences share it.
         prefilled: prompt tokens the target read in this round.
-        drafted: the proposed tokens; what a grammar forced is not among them.
+        drafted: the tokens a drafter proposed.
         accepted: leading drafts that were emitted.
         evaluated: drafts that were judged: the accepted ones, and the rejected one if any.
         tokens: emitted tokens, in order.
@@ -222,6 +234,7 @@ class Step:
         pieces: text released by this round (text that may begin a stop string is held back).
         logprobs: one per emitted token, where they were asked for.
         prompt_logprobs: one per prompt token read in this round, the first of the prompt left out.
+        predicted: how many tokens a predicted text proposed.
         seconds: wall seconds of the round.
         finish_reason: None while the sequence goes on.
         error: the reason behind ``finish_reason == "error"``.
@@ -238,6 +251,7 @@ class Step:
     pieces: tuple[Piece, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    predicted: int = 0
     seconds: Seconds = field(default_factory=Seconds)
     finish_reason: FinishReason | None = None
     error: Exception | None = None
