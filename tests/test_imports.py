@@ -12,23 +12,12 @@ import draftproof
 
 ROOT = Path(draftproof.__file__).parent
 ORDER = (
-    *(
-        "errors",
-        "checks",
-        "params",
-        "types",
-        "noise",
-        "sampling",
-        "rules",
-        "stats",
-        "text",
-        "grammar",
-        "processors",
-        "models",
-        "drafters",
-    ),
+    *("errors", "checks", "params", "types", "noise", "sampling", "rules", "stats", "text"),
+    *("grammar_text", "grammar", "processors", "models", "drafters"),
     *("sequence", "rounds", "pair", "engine", "inspect"),
-    *("terminal", "report", "sampling_options", "options", "inputs", "chat", "cli", "__main__"),
+    *("terminal", "report", "pages", "prompts", "intervals", "machine"),
+    *("bench", "plan", "check", "explain_rounds", "explain", "server"),
+    *("sampling_options", "options", "inputs", "chat", "commands", "cli", "__main__"),
 )
 LOADERS = {"models", "drafters"}  # their __init__ reaches down into its own package, when asked
 

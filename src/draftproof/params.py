@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from draftproof.checks import is_int, is_number, require
 
@@ -18,7 +18,11 @@ Processor: TypeAlias = Callable[[Sequence[int], Any], Any]
 BAN = -100.0
 """A logit bias that excludes a token, as OpenAI's does."""
 
-GRAMMARS = ("json_schema", "regex", "grammar")
+GRAMMARS: tuple[Literal["json_schema", "regex", "grammar"], ...] = (
+    "json_schema",
+    "regex",
+    "grammar",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

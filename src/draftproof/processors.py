@@ -16,17 +16,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from array_api_compat import array_namespace
 
 from draftproof.errors import ParameterError
+from draftproof.grammar import Constraint
 from draftproof.params import BAN, GRAMMARS, Processor, SamplingParams
 from draftproof.text import Tokenizer, all_pieces
 from draftproof.types import Array
-
-if TYPE_CHECKING:
-    from draftproof.grammar import Constraint
 
 _Change = Callable[[Array, Sequence[int]], None]
 """Changes a row of logits [V] in place, for tokens drafted behind the committed ones."""
@@ -122,8 +120,6 @@ def constraint_for(params: SamplingParams, tokenizer: Tokenizer, width: int) -> 
     for kind in GRAMMARS:
         text = getattr(params, kind)
         if text is not None:
-            from draftproof.grammar import Constraint
-
             return Constraint(kind, text, tokenizer, width)
     return None
 
