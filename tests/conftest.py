@@ -9,7 +9,17 @@ import tiny_gguf
 from draftproof.models.demo import demo_path as find_demo
 from draftproof.models.gguf import GgufModel, load
 from draftproof.models.quantize import quantized_copy
-from draftproof.types import ModelOptions
+from draftproof.types import ModelOptions, Speculation
+
+
+@pytest.fixture(autouse=True)
+def four_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four drafts a round where a test does not say how many.
+
+    The default, auto, goes by the clock: a test of what drafts do would then depend on how busy
+    the machine is, or see none. Tests of auto ask for it: ``Speculation(draft_length=None)``.
+    """
+    monkeypatch.setitem(Speculation.__init__.__kwdefaults__, "draft_length", 4)
 
 
 @pytest.fixture(scope="session")

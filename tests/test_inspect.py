@@ -387,6 +387,33 @@ def test_notes(tiny: dict[str, Path], tmp_path: Path) -> None:
     assert "state of" in inspect(str(tiny["mamba"])).notes[0]
 
 
+def test_an_early_exit_takes_nothing(tiny_checkpoint: Path) -> None:
+    target = f"hf:{tiny_checkpoint}"
+    plain, found = inspect(target), inspect(target, "early-exit:2")
+    assert found.works
+    assert (found.drafts, found.comparisons) == ((), ())
+    assert (found.weight_bytes, found.cache_bytes) == (plain.weight_bytes, plain.cache_bytes)
+    (note,) = found.notes
+    assert note == (
+        f"early-exit:2 drafts with the first 2 of the 3 layers of {target}: "
+        "it takes no weights and no cache of its own"
+    )
+    (note,) = inspect(target, "early-exit").notes
+    assert "drafts with as many as measuring finds best of the 3 layers" in note
+    index = inspect(target, "lookup,early-exit:1").cache_bytes - plain.cache_bytes
+    assert index == module.LOOKUP_ENTRY * plain.context_length
+
+
+@pytest.mark.parametrize("drafter", ["early-exit:0", "early-exit:3", "lookup,early-exit:9"])
+def test_an_early_exit_that_cannot_be(tiny_checkpoint: Path, drafter: str) -> None:
+    with pytest.raises(PairError, match="has 3 layers: give early-exit:1 to early-exit:2"):
+        inspect(f"hf:{tiny_checkpoint}", drafter)
+    with pytest.raises(PairError, match="needs a target loaded as hf:FOLDER; table:markov is not"):
+        inspect(MARKOV, drafter)
+    with pytest.raises(PairError, match="early-exit is not bit-exact: leave one of the two out"):
+        inspect(f"hf:{tiny_checkpoint}", drafter, ModelOptions(bit_exact=True))
+
+
 def test_what_does_not_fit(tiny: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     target = describe(str(tiny["llama"]))
     free = target.weight_bytes + 100 * target.cache_bytes

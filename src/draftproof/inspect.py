@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from draftproof.drafters import split_chain
+from draftproof.drafters.early_exit import exit_layers
 from draftproof.errors import ParameterError
 from draftproof.models.describe import Description, describe
 from draftproof.types import ModelOptions
@@ -107,15 +108,18 @@ def inspect(target: str, drafter: str = "none", options: ModelOptions | None = N
 
     Raises:
         ModelLoadError: a file is missing, broken, or of a kind that is not known.
-        PairError: a quantised copy of something that is no GGUF file.
-        ParameterError: no such type to quantise to, or the context is longer than the target's.
+        PairError: a quantised copy of something that is no GGUF file, or an early exit of
+            something that is no Hugging Face checkpoint, or has no such layer.
+        ParameterError: no such type to quantise to, no number of layers, or the context is longer
+            than the target's.
         MissingExtraError: a library is not installed.
     """
     options = options or ModelOptions()
     model = describe(target, options)
     length = _context_length(model, options)
     parts = [part for part in split_chain(drafter) if part != "none"]
-    drafts = tuple(_draft(part, model, options) for part in parts if part != "lookup")
+    described = [_draft(part, model, options) for part in parts]
+    drafts = tuple(draft for draft in described if draft is not None)
     entries = [(min(length, one.context_length), one.cache_bytes) for one in (model, *drafts)]
     entries += [(length, LOOKUP_ENTRY)] if "lookup" in parts else []
     found = Inspection(
@@ -129,7 +133,8 @@ def inspect(target: str, drafter: str = "none", options: ModelOptions | None = N
         free_bytes=_free_memory(),
     )
     problems = (*_cannot(found, bool(parts)), *_too_big(found))
-    return replace(found, problems=problems, notes=tuple(_notes(found, options)))
+    notes = (*_notes(found, options), *_exit_notes(parts, model))
+    return replace(found, problems=problems, notes=notes)
 
 
 def _context_length(target: Description, options: ModelOptions) -> int:
@@ -140,8 +145,15 @@ def _context_length(target: Description, options: ModelOptions) -> int:
     return options.context_length or target.context_length
 
 
-def _draft(spec: str, target: Description, options: ModelOptions) -> Description:
+def _draft(spec: str, target: Description, options: ModelOptions) -> Description | None:
+    """The model of a drafter; None where it takes none."""
     kind, _, rest = spec.partition(":")
+    if kind == "lookup":
+        return None
+    if kind == "early-exit":
+        layers = target.layers if target.format == "hf" else None
+        exit_layers(rest, target.spec, layers, options.bit_exact)
+        return None
     if kind != "quantize":
         return describe(spec, options)
     from draftproof.models.describe_gguf import describe_quantized
@@ -208,6 +220,17 @@ def _notes(found: Inspection, options: ModelOptions) -> Iterator[str]:
             yield f"{one.spec} takes twice these bytes on a CPU: float16 becomes float32 there"
         if one.recurrent:
             yield f"the recurrent state of {one.spec} is not counted"
+
+
+def _exit_notes(parts: list[str], target: Description) -> Iterator[str]:
+    for part in parts:
+        kind, _, rest = part.partition(":")
+        if kind == "early-exit":
+            which = f"the first {rest}" if rest else "as many as measuring finds best"
+            yield (
+                f"{part} drafts with {which} of the {target.layers} layers of {target.spec}: "
+                "it takes no weights and no cache of its own"
+            )
 
 
 def readable(size: int) -> str:

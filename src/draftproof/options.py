@@ -22,6 +22,18 @@ from draftproof.types import (
 Record = TypeVar("Record")
 
 
+class DraftLength(click.ParamType[int | None]):
+    """A whole number, or auto."""
+
+    name = "K|auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        """See ``click.ParamType``."""
+        return None if value == "auto" else int(click.INT.convert(value, param, ctx))
+
+
 _SHARED = (
     click.option(
         "--target",
@@ -36,9 +48,10 @@ _SHARED = (
         metavar="DRAFTER",
         help="What proposes tokens: a GGUF file of the same vocabulary; quantize:TYPE, a quantised "
         "copy of the target (Q4_0, Q8_0, ...); lookup, which copies from the text so far; "
-        "table:NAME; or none. Several separated by commas (lookup,FILE): the one speaks that "
-        "promises most, for each text and round. The text is the target's whatever you take, only "
-        "the speed differs; none is the default as it is never slower than the target alone.",
+        "table:NAME; replay:CHANCE, for measuring, which knows the answer and is right with this "
+        "chance (replay:0.8:burst: wrong in bursts); or none. Several separated by commas "
+        "(lookup,FILE): the one speaks that promises most, for each text and round. The text is "
+        "the target's whatever you take, only the speed differs.",
     ),
     click.option(
         "--cross-vocabulary",
@@ -49,7 +62,14 @@ _SHARED = (
         help="Let a draft model of any tokenizer draft: by the tokens both have, by its text, or "
         "(auto, which the option alone means) by what is accepted more often.",
     ),
-    option_for(Speculation, "draft_length", "Tokens to propose per round; 0 is plain decoding."),
+    option_for(
+        Speculation,
+        "draft_length",
+        "Tokens to propose per round: a number, 0 for plain decoding, or auto, which goes by what "
+        "was measured so far and is plain where drafts do not pay.",
+        type=DraftLength(),
+        show_default="auto",
+    ),
     option_for(
         Speculation,
         "rule",
@@ -100,6 +120,12 @@ _SHARED = (
     ),
     option_for(
         ModelOptions,
+        "cuda_graphs",
+        "Replay a Hugging Face checkpoint's decode passes on CUDA instead of launching each kernel.",
+        flag="--cuda-graphs/--no-cuda-graphs",
+    ),
+    option_for(
+        ModelOptions,
         "bit_exact",
         "Give the same bits with and without speculation, by passes of widths that are measured to "
         "round alike; slower. Refused where there are none.",
@@ -137,7 +163,7 @@ def pick(kind: type[Record], options: dict[str, Any]) -> Record:
 def _kind(spec: str) -> str:
     """What runs a model of this spec; files without a prefix are GGUF files, as is the demo."""
     kind = spec.partition(":")[0]
-    return kind if kind in ("table", "hf", "lookup", "none", "early-exit") else "gguf"
+    return kind if kind in ("table", "hf", "lookup", "none", "early-exit", "replay") else "gguf"
 
 
 def refuse_idle_options(context: click.Context) -> None:
@@ -154,12 +180,12 @@ def refuse_idle_options(context: click.Context) -> None:
     idle = (
         (
             options["draft"] == "none",
-            ("draft_length", "rule", "show_rejected", "cross_vocabulary"),
+            ("draft_length", "rule", "show_rejected", "cross_vocabulary", "explain"),
             "needs a drafter: add --draft",
         ),
         (
             options["draft_length"] == 0,
-            ("rule", "show_rejected"),
+            ("rule", "show_rejected", "explain"),
             "needs drafts: give a --draft-length of 1 or more, or leave it out",
         ),
         (
@@ -186,7 +212,11 @@ def refuse_idle_options(context: click.Context) -> None:
             "does nothing for a table: leave it out",
         ),
         ("gguf" not in kinds, ("gpu_layers",), "is for GGUF files alone: leave it out"),
-        ("hf" not in kinds, ("device", "dtype"), "is for hf: models alone: leave it out"),
+        (
+            "hf" not in kinds,
+            ("device", "dtype", "cuda_graphs"),
+            "is for hf: models alone: leave it out",
+        ),
     )
     for applies, names, reason in idle:
         for name in names:

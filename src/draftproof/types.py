@@ -40,7 +40,8 @@ class Speculation:
     """How a request is speculated on.
 
     Attributes:
-        draft_length: most tokens proposed per round (k); 0 is plain decoding.
+        draft_length: tokens proposed per round (k), at most; 0 is plain decoding. None is auto: up
+            to 16, as many as promise to pay by what was measured so far (see ``control.py``).
         rule: "block", "token" or "match"; None takes "block", and "match" with a seed or when
             greedy (where all rules are the same). See ``rules.py``.
 
@@ -48,13 +49,14 @@ class Speculation:
         ParameterError: a value is out of its range.
     """
 
-    draft_length: int = 4
+    draft_length: int | None = None
     rule: Literal["block", "token", "match"] | None = None
 
     def __post_init__(self) -> None:
         require(
-            is_int(self.draft_length) and self.draft_length >= 0,
-            f"draft_length must be a whole number of 0 (plain) or more, not {self.draft_length!r}",
+            self.draft_length is None or (is_int(self.draft_length) and self.draft_length >= 0),
+            "draft_length must be a whole number of 0 (plain) or more, or None (auto), "
+            f"not {self.draft_length!r}",
         )
         require(
             self.rule is None or self.rule in RULES,
@@ -94,6 +96,8 @@ class ModelOptions:
             own, and float32 instead of float16 on a CPU.
         bit_exact: pad all passes to widths that give the same bits, so that speculation, batches
             and reuse of a prefix change nothing at all; see ``models/bit_exact.py``.
+        cuda_graphs: replay the decode passes of a Hugging Face checkpoint on a CUDA device instead
+            of launching them anew; see ``models/hf_graphs.py``. Nothing elsewhere.
     """
 
     context_length: int | None = None
@@ -103,6 +107,7 @@ class ModelOptions:
     device: str | None = None
     dtype: str | None = None
     bit_exact: bool = False
+    cuda_graphs: bool = True
 
     def __post_init__(self) -> None:
         for name in ("context_length", "max_sequences", "threads"):
@@ -128,6 +133,10 @@ class ModelOptions:
         require(
             isinstance(self.bit_exact, bool), f"bit_exact must be a bool, not {self.bit_exact!r}"
         )
+        require(
+            isinstance(self.cuda_graphs, bool),
+            f"cuda_graphs must be a bool, not {self.cuda_graphs!r}",
+        )
 
 
 class Source(StrEnum):
@@ -139,6 +148,21 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the controller expected of a round.
+
+    Attributes:
+        tokens: emitted for this sequence.
+        seconds: of drafting, of the target's pass and of judging.
+        probe: whether the drafts promised nothing, and were there to find out.
+    """
+
+    tokens: float
+    seconds: float
+    probe: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """What a drafter proposes for one sequence in one round.
 
@@ -147,11 +171,13 @@ class Draft:
         rows: the very distributions the tokens were drawn from, k rows of [V], or None where the
             draft is deterministic (lookup, greedy drafts, seeded drafts).
         source: what made it.
+        forecast: what its round is expected to bring, where its length was chosen.
     """
 
     tokens: tuple[int, ...] = ()
     rows: Sequence[Array] | None = None
     source: Source = Source.DRAFTER
+    forecast: Forecast | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +262,7 @@ class Step:
         prompt_logprobs: one per prompt token read in this round, the first of the prompt left out.
         predicted: how many tokens a predicted text proposed.
         seconds: wall seconds of the round.
+        forecast: what was expected of it; None with a fixed draft length.
         finish_reason: None while the sequence goes on.
         error: the reason behind ``finish_reason == "error"``.
     """
@@ -253,6 +280,7 @@ class Step:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     predicted: int = 0
     seconds: Seconds = field(default_factory=Seconds)
+    forecast: Forecast | None = None
     finish_reason: FinishReason | None = None
     error: Exception | None = None
 

@@ -11,12 +11,18 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from draftproof.errors import PairError, ParameterError, UserError
 from draftproof.models import Model, Progress, load_model
 from draftproof.noise import Noise
-from draftproof.types import Draft, ModelOptions, SamplingParams
+from draftproof.params import SamplingParams
+from draftproof.processors import Processors
+from draftproof.types import Draft, ModelOptions
+
+Guide = Callable[[Sequence[tuple[int, float]]], list[int]]
+"""Told after a pass of a draft model which sequences were in it and the top probability of each
+one's next row, it says how many more tokens each is to draft: 0 to stop, 1 to draw and stop."""
 
 
 class DraftRequest(NamedTuple):
@@ -30,6 +36,9 @@ class DraftRequest(NamedTuple):
         params: the request's sampling options.
         noise: the request's coins.
         end_tokens: tokens that end the answer: nothing is worth proposing behind one.
+        processors: what the request's options do to logits, None where they do nothing.
+        auto: whether fewer tokens may be proposed than ``length``, where that promises more.
+        guide: for a ``GuidedDrafter``, what decides that; one for all requests of a call.
     """
 
     seq: int
@@ -39,6 +48,9 @@ class DraftRequest(NamedTuple):
     params: SamplingParams
     noise: Noise
     end_tokens: frozenset[int]
+    processors: Processors | None = None
+    auto: bool = False
+    guide: Guide | None = None
 
 
 class Drafter(Protocol):
@@ -57,6 +69,21 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """Free everything. May be called twice."""
+
+
+@runtime_checkable
+class FreeDrafter(Drafter, Protocol):
+    """One whose drafts take no time, are functions of the text, and may be cut anywhere."""
+
+    def evidence(self, request: DraftRequest) -> int:
+        """Tokens that have agreed so far: the more, the likelier the draft is right."""
+
+
+@runtime_checkable
+class GuidedDrafter(Drafter, Protocol):
+    """One that follows the guide of its requests."""
+
+    guided: Literal[True]
 
 
 class Record:
@@ -103,6 +130,14 @@ def _quantize(
     return _model(quantized_copy(path, rest), target, options, progress)
 
 
+def _early_exit(
+    rest: str, target: Model, options: ModelOptions, progress: Progress | None
+) -> Drafter:
+    from draftproof.drafters.early_exit import load
+
+    return load(rest, target)
+
+
 def _model(
     spec: str,
     target: Model,
@@ -118,6 +153,7 @@ def _model(
         options,
         context_length=capabilities.context_length,
         max_sequences=capabilities.max_sequences,
+        bit_exact=False,  # a draft may be anything
     )
     model = load_model(spec, options, progress)
     try:
@@ -180,9 +216,17 @@ def _exists(spec: str) -> bool:
     return any(path and os.path.exists(os.path.expanduser(path)) for path in paths)
 
 
+def _replay(rest: str, target: Model, options: ModelOptions, progress: Progress | None) -> Drafter:
+    from draftproof.drafters.replay import parse
+
+    return parse(rest)
+
+
 LOADERS: dict[str, Callable[[str, Model, ModelOptions, Progress | None], Drafter]] = {
     "lookup": _lookup,
     "quantize": _quantize,
+    "early-exit": _early_exit,
+    "replay": _replay,
 }
 
 
@@ -196,8 +240,8 @@ def load_drafter(
     """Load a drafter by its spec.
 
     Args:
-        spec: ``none``, ``lookup``, ``quantize:TYPE``, or a model as ``load_model`` takes it; or
-            several of them, separated by commas.
+        spec: ``none``, ``lookup``, ``quantize:TYPE``, ``early-exit:N``, or a model as
+            ``load_model`` takes it; or several of them, separated by commas.
         target: the model to draft for.
         options: how to load a draft model; its context follows the target's.
         progress: called with the part loaded, from 0 to 1.
@@ -209,7 +253,9 @@ def load_drafter(
         ModelLoadError: a draft model cannot be loaded.
     """
     if not spec:
-        raise ParameterError("the drafter is empty: give none, lookup, quantize:TYPE, or a model")
+        raise ParameterError(
+            "the drafter is empty: give none, lookup, quantize:TYPE, early-exit:N, or a model"
+        )
     parts = split_chain(spec)
     if cross_vocabulary is not None and not any(map(_is_model, parts)):
         raise ParameterError(f"cross-vocabulary needs a draft model, and {spec!r} is not one")

@@ -163,6 +163,16 @@ LOADERS: dict[str, Callable[[str, ModelOptions, Progress | None], Model]] = {
 }
 
 
+def _bit_exact(model: Model, options: ModelOptions) -> Model:
+    from draftproof.models.bit_exact import BitExactModel
+
+    try:
+        return BitExactModel(model, options.context_length)
+    except BaseException:
+        model.close()
+        raise
+
+
 def load_model(
     spec: str | os.PathLike[str],
     options: ModelOptions | None = None,
@@ -177,14 +187,17 @@ def load_model(
         progress: called with the part loaded, from 0 to 1.
 
     Raises:
-        ModelLoadError: the file is missing, broken, or of a kind that cannot be run.
+        ModelLoadError: the file is missing, broken, or of a kind that cannot be run, or not
+            bit-exactly where that is asked for.
         ParameterError: an option that the backend or the machine does not have.
         MissingExtraError: the backend's library is not installed.
     """
     if isinstance(spec, os.PathLike):
         spec = f"gguf:{os.fspath(spec)}"
     kind, rest = split_spec(spec)
-    return LOADERS[kind](rest, options or ModelOptions(), progress)
+    options = options or ModelOptions()
+    model = LOADERS[kind](rest, options, progress)
+    return _bit_exact(model, options) if options.bit_exact else model
 
 
 def split_spec(spec: str) -> tuple[str, str]:

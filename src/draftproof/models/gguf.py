@@ -3,7 +3,8 @@
 Not here: the library itself and its log (``llama.py``), the tokenizer (``gguf_vocab.py``).
 
 - The sequences share one cache (``kv_unified``), so that chunks of different lengths go through
-  the model together; llama.cpp would run separate caches one length after the other.
+  the model together; llama.cpp would run separate caches one length after the other. Not in
+  bit-exact mode, where a pass holds one sequence anyway.
 - Flash attention is on: with it a pass over several tokens gives, for many weight types, the very
   bits of passes over one token each.
 - Sliding-window layers keep a full-size cache (``swa_full``). Entries outside their window may

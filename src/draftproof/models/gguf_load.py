@@ -126,7 +126,8 @@ def new_context(name: str, weights: Any, length: int, options: ModelOptions) -> 
     params.n_batch, params.n_ubatch = N_BATCH, N_UBATCH
     params.n_threads = params.n_threads_batch = options.threads or default_threads()
     params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
-    params.kv_unified = True
+    # In one cache neighbours change the order of a sequence's cells, and so of its sums.
+    params.kv_unified = not options.bit_exact
     params.swa_full = True
     problems.clear()
     with interrupts_held():

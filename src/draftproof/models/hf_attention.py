@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
-from draftproof.models.hf_cache import Pass, Span, Tensor, View, current
+from draftproof.models.hf_cache import FixedPass, Pass, Span, Tensor, View, current
 
 NAME = "draftproof"
 
@@ -147,6 +147,8 @@ def mask(
     if use_vmap or attention_mask is not None:
         raise UnsupportedError("its masks depend on more than positions")
     running = current.get()
+    if isinstance(running, FixedPass):
+        return running.views(mask_function)
     if mask_function is causal_mask_function:
         return running.causal
     return [_look(running, span, mask_function) for span in running.spans]

@@ -7,7 +7,7 @@ where the places are, and ``hf_attention.py`` reads them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -46,7 +46,11 @@ class Pass:
     """
 
     def __init__(
-        self, chunks: Sequence[Chunk], lengths: Sequence[int], context: int, device: Any
+        self,
+        chunks: Sequence[Chunk],
+        lengths: Sequence[int] | Mapping[int, int],
+        context: int,
+        device: Any,
     ) -> None:
         self.spans: list[Span] = []
         self.context = context
@@ -88,6 +92,39 @@ class Pass:
         base = span.seq * self.context
         rows = slice(span.row, span.row + span.end - span.start)
         return View(rows, slice(base + first, base + span.end), mask, causal, self.device)
+
+
+class FixedPass(Pass):
+    """A pass of a fixed shape, whose numbers change: what is in it is a function of its buffers.
+
+    Args:
+        running: the first pass of the shape.
+        chunks: what it appends.
+        reach: every token looks at that many entries, through a mask.
+    """
+
+    def __init__(self, running: Pass, chunks: Sequence[Chunk], reach: int) -> None:
+        starts = {span.seq: span.start for span in running.spans}
+        super().__init__(chunks, starts, running.context, running.device)
+        self._reach = reach
+
+    def fill(self, running: Pass) -> None:
+        """Take over the numbers of another pass of this shape."""
+        self.tokens.copy_(running.tokens)
+        self.positions.copy_(running.positions)
+        self.places.copy_(running.places)
+
+    def views(self, mask_function: Callable[..., Tensor]) -> list[View]:
+        """What each chunk looks at, by a function of positions."""
+        return [self._view(span, mask_function) for span in self.spans]
+
+    def _view(self, span: Span, mask_function: Callable[..., Tensor]) -> View:
+        rows = slice(span.row, span.row + span.end - span.start)
+        queries = self.positions[0, rows, None]
+        entries = torch.arange(self._reach, device=self.device)[None]
+        seen = mask_function(0, 0, queries, entries).expand(len(queries), self._reach)
+        base = span.seq * self.context
+        return View(rows, slice(base, base + self._reach), seen, False, self.device)
 
 
 class View:
@@ -135,10 +172,16 @@ class Cache(transformers.Cache):  # type: ignore[misc]
     """Keys and values, per layer [H, sequences * context, D], made when the layer is first used.
 
     Where a sequence's entries end is kept by the model, so that forgetting them costs nothing.
+
+    Args:
+        sequences: how many.
+        context: most entries of each.
+        clean: whether it begins with zeros, for passes that read behind a mask what nobody wrote.
     """
 
-    def __init__(self, sequences: int, context: int) -> None:
+    def __init__(self, sequences: int, context: int, clean: bool = False) -> None:
         super().__init__(layers=[])
+        self._clean = clean
         self.stores: dict[int, tuple[Tensor, Tensor]] = {}
         self._places = sequences * context
 
@@ -158,7 +201,8 @@ class Cache(transformers.Cache):  # type: ignore[misc]
 
     def _make(self, states: Tensor) -> Tensor:
         _, heads, _, size = states.shape
-        return states.new_empty(heads, self._places, size)
+        make = states.new_zeros if self._clean else states.new_empty
+        return make((heads, self._places, size))
 
     def bytes_per_token(self) -> int:
         """What one token takes over all layers that were used."""
