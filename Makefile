@@ -9,7 +9,7 @@ export CMAKE_ARGS ?= -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_TES
   -DLLAMA_BUILD_EXAMPLES=OFF \
   "-DCMAKE_PROJECT_llama.cpp_INCLUDE=$(CURDIR)/cmake/libllama-only.cmake"
 
-.PHONY: demo test lint mutants bench bench-hf clean
+.PHONY: demo test lint mutants bench bench-control bench-hf clean
 
 demo: .venv/demo  ## an answer of the demo model, every token coloured by its origin
 	$(BIN)/draftproof generate --target demo --draft lookup --show-rejected "Correct the spelling and repeat the \
@@ -29,6 +29,9 @@ mutants: .venv/dev  ## wrong rules, and which check catches each
 
 bench: .venv/dev  ## what the loop around the models costs
 	$(BIN)/python benchmarks/overhead.py
+
+bench-control: .venv/dev  ## the automatic draft length beside every fixed one (PROMPTS=file.jsonl)
+	$(BIN)/python benchmarks/control.py $(if $(PROMPTS),--prompts $(PROMPTS))
 
 bench-hf: .venv/dev  ## beside transformers' own generation, on the same weights
 	$(BIN)/python benchmarks/against_transformers.py
