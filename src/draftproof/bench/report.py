@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from draftproof.bench.arms import PLAIN
-from draftproof.errors import MissingExtraError
 from draftproof.machine import in_words
-from draftproof.pages import page, svg, table
+from draftproof.pages import figure, page, svg, table
 from draftproof.terminal import one_line
 
 HEADER = ("arm", "speedup", "tokens/s", "accepted", "a round", "drafted", "plain")
@@ -153,19 +152,6 @@ def _settings(document: dict[str, Any]) -> list[tuple[str, str]]:
     about = {**document["options"], **document["machine"], **document["versions"]}
     about |= {"commit": document["commit"], "started": document["started"]}
     return [(name, "-" if value is None else str(value)) for name, value in about.items()]
-
-
-def figure(width: float, height: float) -> Any:
-    """An empty figure, which needs no display.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("a plot", "plots") from error
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _speedups(found: dict[str, Any]) -> Any:

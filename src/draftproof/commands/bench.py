@@ -11,7 +11,7 @@ import click
 from draftproof.bench import Results, run
 from draftproof.bench.arms import drafters_of, parse_arms
 from draftproof.bench.load import Arms
-from draftproof.bench.report import figure, html, report
+from draftproof.bench.report import html, report
 from draftproof.commands.shared import (
     LOADING,
     SAMPLING,
@@ -23,6 +23,7 @@ from draftproof.commands.shared import (
 )
 from draftproof.intervals import require_scipy
 from draftproof.options import pick
+from draftproof.pages import figure
 from draftproof.params import SamplingParams
 from draftproof.prompts import choose, encode, read_tasks
 from draftproof.terminal import Terminal

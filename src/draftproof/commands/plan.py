@@ -11,7 +11,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from draftproof.bench.report import figure
 from draftproof.commands.shared import (
     LOADING,
     SAMPLING,
@@ -24,6 +23,7 @@ from draftproof.commands.shared import (
 from draftproof.errors import ParameterError
 from draftproof.intervals import require_scipy
 from draftproof.options import pick
+from draftproof.pages import figure
 from draftproof.params import SamplingParams
 from draftproof.plan import limit, speedup, tokens_per_round
 from draftproof.plan.pair import Survey, Surveyed, model_files, survey

@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from draftproof.bench.report import COLOURS, figure, rich_table, times
-from draftproof.pages import page, svg, table
+from draftproof.bench.report import COLOURS, rich_table, times
+from draftproof.pages import figure, page, svg, table
 from draftproof.plan import OVERALL, Plan, pays
 from draftproof.plan.profiles import Profile
 from draftproof.terminal import one_line
