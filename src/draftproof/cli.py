@@ -17,10 +17,16 @@ import click
 
 from draftproof import __version__
 from draftproof.chat import Chat, answer, encode, has_template
+from draftproof.commands.bench import bench
+from draftproof.commands.check import check
+from draftproof.commands.explain import explain
+from draftproof.commands.plan import plan
+from draftproof.commands.serve import serve
 from draftproof.engine import Engine
 from draftproof.errors import DraftproofError, ParameterError, PromptError, UserError
 from draftproof.inputs import read_text
 from draftproof.inspect import inspect
+from draftproof.models.bit_exact import BitExactModel
 from draftproof.options import pick, refuse_idle_options, scores, shared_options
 from draftproof.params import SamplingParams
 from draftproof.report import report
@@ -74,6 +80,11 @@ def cli(context: click.Context) -> None:
     default=1,
     help="Answers to give, one after another; with a seed each has its own.",
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Tell on standard error what each round was expected to bring, and what it brought.",
+)
 @shared_options
 @scores
 @click.pass_context
@@ -84,6 +95,7 @@ def generate(
     prompt_file: BinaryIO | None,
     as_json: bool,
     count: int,
+    explain: bool,
     **options: Any,
 ) -> int:
     """Answer PROMPT, or the text of a file or of standard input."""
@@ -95,7 +107,10 @@ def generate(
         done: list[Completion] = []
         for one in choices(params, count):
             done.append(
-                answer(*(engine, tokens, one, terminal), not as_json, options["show_rejected"])
+                answer(
+                    *(engine, tokens, one, terminal),
+                    *(not as_json, options["show_rejected"], explain),
+                )
             )
             if not as_json:
                 terminal.statistics(done[-1])
@@ -155,6 +170,13 @@ def inspect_(target: str, draft: str, parallel: int, as_json: bool, **options: A
     return 0 if found.works else 1
 
 
+cli.add_command(bench)
+cli.add_command(check)
+cli.add_command(plan)
+cli.add_command(serve)
+cli.add_command(explain)
+
+
 def _system(options: dict[str, Any]) -> list[Message]:
     """The messages before the first turn."""
     text = options["system"]
@@ -184,7 +206,7 @@ def _engine(context: click.Context, terminal: Terminal) -> Engine:
     speculation = pick(Speculation, options)
     speculation.rule_for(pick(SamplingParams, options))
     with terminal.bar("loading") as bar:
-        return Engine(
+        engine = Engine(
             options["target"],
             options["draft"],
             speculation=speculation,
@@ -192,6 +214,9 @@ def _engine(context: click.Context, terminal: Terminal) -> Engine:
             progress=bar.update,
             cross_vocabulary=options["cross_vocabulary"],
         )
+    if isinstance(engine.target, BitExactModel):
+        terminal.note(str(engine.target.cost))
+    return engine
 
 
 def main(args: list[str] | None = None) -> int:

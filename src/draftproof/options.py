@@ -25,7 +25,7 @@ Record = TypeVar("Record")
 class DraftLength(click.ParamType[int | None]):
     """A whole number, or auto."""
 
-    name = "K|auto"
+    name = "length"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -68,6 +68,7 @@ _SHARED = (
         "Tokens to propose per round: a number, 0 for plain decoding, or auto, which goes by what "
         "was measured so far and is plain where drafts do not pay.",
         type=DraftLength(),
+        metavar="K|auto",
         show_default="auto",
     ),
     option_for(
@@ -121,7 +122,7 @@ _SHARED = (
     option_for(
         ModelOptions,
         "cuda_graphs",
-        "Replay a Hugging Face checkpoint's decode passes on CUDA instead of launching each kernel.",
+        "On CUDA, replay a checkpoint's decode passes instead of launching every kernel anew.",
         flag="--cuda-graphs/--no-cuda-graphs",
     ),
     option_for(

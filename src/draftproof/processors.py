@@ -13,8 +13,10 @@ Not here: temperature and the filters, which look at one row alone (``sampling.p
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from math import inf
 from typing import Any
 
@@ -195,12 +197,9 @@ class BadWords:
         self._pieces = all_pieces(tokenizer, width)
         self._words = [word.encode() for word in words]
         self._longest = max(map(len, self._words))
+        self._sorted = sorted(range(len(self._pieces)), key=self._pieces.__getitem__)
         self._completing: dict[bytes, list[int]] = {}  # rest of a word: tokens that begin with it
-        self._whole = [
-            token
-            for token, piece in enumerate(self._pieces)
-            if any(word in piece for word in self._words)
-        ]
+        self._whole = [token for word in self._words for token in self._holding(word)]
 
     def __call__(self, row: Array, drafted: Sequence[int]) -> None:
         """Change a row [V] in place."""
@@ -227,10 +226,18 @@ class BadWords:
         for at in range(len(self._tokens) - 1, self._prompt - 1, -1):
             yield self._tokens[at]
 
+    def _holding(self, word: bytes) -> Iterator[int]:
+        """Tokens that hold the whole of a word."""
+        return (token for token, piece in enumerate(self._pieces) if word in piece)
+
     def _beginning(self, rest: bytes) -> list[int]:
+        """Tokens that begin with the rest of a word: neighbours in alphabetical order."""
         if rest not in self._completing:
-            found = [t for t, piece in enumerate(self._pieces) if piece.startswith(rest)]
-            self._completing[rest] = found
+            start = bisect_left(self._sorted, rest, key=self._pieces.__getitem__)
+            following = map(self._sorted.__getitem__, range(start, len(self._sorted)))
+            self._completing[rest] = list(
+                takewhile(lambda token: self._pieces[token].startswith(rest), following)
+            )
         return self._completing[rest]
 
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from math import isfinite, log
 from typing import Any
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_numpy_array
 
 from draftproof.checks import is_int, require
 from draftproof.errors import ModelError
@@ -168,6 +168,9 @@ def _largest(logits: Any, count: int) -> list[int]:
     if not count:
         return []
     xp = array_namespace(logits)
-    edge = xp.sort(logits)[-count]
+    if is_numpy_array(logits):
+        edge = xp.partition(logits, -count)[-count]  # a whole sort takes ten times longer
+    else:
+        edge = xp.sort(logits)[-count]
     (ids,) = xp.nonzero(logits >= edge)
     return sorted(ids.tolist(), key=lambda each: (-float(logits[each]), each))[:count]
