@@ -33,6 +33,7 @@ from draftproof import (
     Speculation,
     Step,
 )
+from draftproof.control.turn import LONGEST
 from draftproof.drafters.model import ModelDrafter
 from draftproof.models.table import TableModel
 from draftproof.noise import At, Purpose
@@ -212,7 +213,7 @@ class Case:
         target: the target's weights.
         drafter: makes the drafter, given the target.
         rule: the rule that judges.
-        draft_length: k.
+        draft_length: k; None follows the measurements.
         requests: prompt and options of each; all run at once.
         end: the end token, if any.
         prefill_chunk: as in ``Engine``.
@@ -222,11 +223,16 @@ class Case:
     target: Weights
     drafter: Callable[[TableModel], Drafter]
     rule: Any = "block"
-    draft_length: int = 2
+    draft_length: int | None = 2
     requests: Sequence[tuple[Tokens, SamplingParams]] = (((0,), SAMPLED),)
     end: int | None = None
     prefill_chunk: int = 256
     next_prompt: Callable[[Tokens], Tokens] | None = None
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a draft."""
+        return LONGEST if self.draft_length is None else self.draft_length
 
 
 def asks(prompt: Sequence[int], max_tokens: int, **options: Any) -> tuple[Any, ...]:

@@ -41,7 +41,7 @@ def prove(case: Case) -> list[Leaf]:
         assert sorted(emitted) == sorted(token for answer in leaf.answers for token in answer)
         for step in leaf.steps:
             assert step.tokens[: step.accepted] == step.drafted[: step.accepted]
-            assert step.accepted <= step.evaluated <= len(step.drafted) <= case.draft_length
+            assert step.accepted <= step.evaluated <= len(step.drafted) <= case.longest
     return found
 
 

@@ -26,6 +26,7 @@ from draftproof import (
     load_drafter,
     load_model,
 )
+from draftproof.control.acceptance import NEXT
 from draftproof.drafters import split_chain
 from draftproof.drafters.chain import ChainDrafter
 from draftproof.drafters.lookup import LookupDrafter
@@ -191,12 +192,12 @@ def test_a_wrong_lookup_is_heard_less_and_less_and_comes_back_when_it_pays() -> 
     assert sum(spoken(engine, asked, 30)) > 20
     assert all(spoken(engine, asked, 5))
     wrong[0] = True
-    assert sum(spoken(engine, asked, 20)) < 15
+    assert sum(spoken(engine, asked, 20)) < 18
     assert not any(spoken(engine, asked, 20))
 
 
 def test_a_draft_model_that_was_given_up_is_tried_again() -> None:
-    """It cannot be judged while it is silent, so what is known of it fades."""
+    """It cannot be judged while it is silent, so it gets a turn now and then."""
     clock = [0.0]
     target = Timed(clock, 1.0, 0, 2000, table=cycle())
     bad, heard = [True], []
@@ -213,12 +214,12 @@ def test_a_draft_model_that_was_given_up_is_tried_again() -> None:
     engine.submit([0], LONG)
     for _ in range(80):
         engine.step()
-    assert 4 < len(heard) < 20
+    assert 2 < len(heard) < 12
     bad[0] = False
     heard.clear()
     for _ in range(60):
         engine.step()
-    assert len(heard) > 40
+    assert len(heard) > 30
 
 
 def test_each_sequence_of_a_batch_decides_for_itself() -> None:
@@ -228,7 +229,7 @@ def test_each_sequence_of_a_batch_decides_for_itself() -> None:
     for _ in range(30):
         engine.step()
     assert all(seqs == [1] for seqs in asked[-10:])
-    assert len(asked) > 20
+    assert len(asked) > 12
 
 
 def test_the_draft_models_cache_is_in_line_after_switching() -> None:
@@ -338,14 +339,24 @@ def test_cancelled_failed_and_taken_over(make: Callable[[Toy], Drafter]) -> None
 
 
 def test_a_failed_round_teaches_nothing() -> None:
-    chain = ChainDrafter([Script(lambda r: [1, 2])], lambda: 0.0)
-    chain.propose([ask([0])])
-    chain.propose([ask([0])])
-    assert not chain._histories[0].tracks
-    chain.propose([ask([0, 1, 3])])
-    assert chain._histories[0].tracks[0, 0].evaluated == 2
-    chain.propose([ask([0, 1, 3], owner=1)])
-    assert not chain._histories[0].tracks
+    """A drafter is right half of the time; a target that fails now and then changes no belief."""
+
+    def chances(failures: int) -> list[float]:
+        target = Toy(0, 200, table=cycle())
+        target.failures = {n: (ModelError("down"), "half") for n in range(5, 5 + 2 * failures, 2)}
+        drafter = Script(lambda r: [(r.tokens[-1] + 1) % 4, 0][: r.length])
+        chain = ChainDrafter([drafter], lambda: 0.0)
+        engine = Engine(target, chain)
+        engine.submit([0], SamplingParams(max_tokens=50, ignore_eos=True))
+        while True:
+            try:
+                if not engine.step():
+                    return [chain.control.estimates.streams[0].chances[0].unseen()]
+            except ModelError:
+                assert failures
+
+    assert chances(5) == chances(0)
+    assert chances(0) != [NEXT]
 
 
 def test_closing_closes_all() -> None:

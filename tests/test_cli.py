@@ -20,7 +20,10 @@ from draftproof import ModelOptions, SamplingParams, Speculation
 from draftproof.__main__ import main as start
 from draftproof.cli import cli, main
 
-PAIR = ("--target", "table:markov", "--draft", "table:markov-draft")
+PAIR = (
+    *("--target", "table:markov", "--draft", "table:markov-draft"),
+    *("--draft-length", "4"),
+)
 ENDLESS = (*PAIR, "--context-length", "1000000", "--max-tokens", "1000000")
 PLAIN = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
 
@@ -276,3 +279,23 @@ def test_chat_reuses_the_cache() -> None:
     done = run("chat", *PAIR, "--max-tokens", "4", "--verbose", given="ab\nabc\n")
     assert b"2 prompt and 4 completion" in done.stderr
     assert b"9 prompt and 4 completion" in done.stderr
+
+
+def test_explain_tells_what_each_round_did_on_standard_error() -> None:
+    fixed = run("generate", *PAIR, "ab", "--max-tokens", "9", "--explain")
+    assert fixed.stdout == b"cabcabcab\n"
+    first, second = fixed.stderr.decode().splitlines()
+    assert re.fullmatch(
+        r"draftproof: round 1: 4 drafted, 4 accepted, 5 tokens in [\d.e+]+ ms", first
+    )
+    assert "3 drafted, 3 accepted, 4 tokens" in second
+    auto = ("--draft-length", "auto", "--ignore-eos", "--max-tokens", "40")
+    done = run("generate", *PAIR, "ab", "--explain", *auto)
+    assert re.search(rb"expected \d\.\d\d in [\d.e+-]+ ms", done.stderr)
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1.5", "Auto"])
+def test_a_draft_length_is_a_number_or_auto(length: str) -> None:
+    done = run("generate", *PAIR, "ab", "--draft-length", length)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.count(b"\n") == 1

@@ -12,8 +12,19 @@ import draftproof
 
 ROOT = Path(draftproof.__file__).parent
 ORDER = (
-    *("errors", "checks", "params", "types", "noise", "sampling", "rules", "stats", "text"),
-    *("grammar_text", "grammar", "processors", "models", "drafters"),
+    *(
+        "errors",
+        "checks",
+        "params",
+        "types",
+        "control",
+        "noise",
+        "sampling",
+        "rules",
+        "stats",
+        "text",
+    ),
+    *("grammar_text", "grammar", "processors", "models", "calibration", "drafters"),
     *("sequence", "rounds", "pair", "engine", "inspect"),
     *("terminal", "report", "pages", "prompts", "intervals", "machine"),
     *("bench", "plan", "check", "explain_rounds", "explain", "server"),

@@ -21,7 +21,10 @@ from draftproof.types import Origin, Piece
 
 pty = pytest.importorskip("pty")
 
-PAIR = ("--target", "table:markov", "--draft", "table:markov-draft")
+PAIR = (
+    *("--target", "table:markov", "--draft", "table:markov-draft"),
+    *("--draft-length", "4"),
+)
 ENDLESS = (*PAIR, "--context-length", "1000000", "--max-tokens", "1000000")
 GREEN, MAGENTA, CYAN = "\x1b[32m", "\x1b[1;35m", "\x1b[36m"
 OWN = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS")
@@ -159,7 +162,7 @@ def test_force_color_colours_a_pipe() -> None:
 def test_rejected_drafts_are_struck_through_and_not_in_plain_text() -> None:
     """Greedy lookup behind abab proposes ab again; the model goes on with c."""
     command = [sys.executable, "-m", "draftproof", "generate", "--target", "table:markov"]
-    command += ["--draft", "lookup", "abaab", "--max-tokens", "4"]
+    command += ["--draft", "lookup", "--draft-length", "4", "abaab", "--max-tokens", "4"]
     shown = {
         mode: subprocess.run(
             [*command, "--show-rejected"], capture_output=True, text=True, env=BASE | extra

@@ -26,7 +26,6 @@ from draftproof.rules import RULES, token_plan
 from toy_drafters import DRAFTERS, other, right, wrong
 from toys import FRESH, PLAIN, SEEDED, SIZE, NoRollback, Toy, agrees, cycle, table
 
-
 PER_TOKEN: list[dict[str, Any]] = [
     {"repetition_penalty": 60.0},
     {"presence_penalty": 5.0},

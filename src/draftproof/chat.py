@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+from draftproof.drafters.replay import record
 from draftproof.engine import Engine
 from draftproof.errors import DraftproofError, PromptError
 from draftproof.inputs import ask, next_line
@@ -58,6 +59,7 @@ def answer(
     terminal: Terminal,
     show: bool = True,
     rejected: bool = False,
+    explained: bool = False,
 ) -> Completion:
     """Answer a prompt, showing the text as it becomes certain. Ctrl-C ends it between rounds.
 
@@ -68,17 +70,21 @@ def answer(
         terminal: where to show it.
         show: whether to show the text.
         rejected: whether to show rejected drafts in it.
+        explained: whether to tell behind it what each round was expected to do, and did.
 
     Raises:
         DraftproofError: as ``Engine.submit`` and ``Engine.completion``.
         KeyboardInterrupt: at the second Ctrl-C.
     """
+    record(engine, prompt, params)
     request = engine.submit(prompt, params)
     shown = read = 0
+    steps: list[Step] = []
     try:
         with Interrupt() as interrupt, terminal.bar("reading the prompt") as bar:
             for step in engine.follow(request):
                 read += step.prefilled
+                steps += [step] if explained else []
                 bar.update(read / len(prompt))
                 if step.tokens:
                     bar.stop()
@@ -95,6 +101,7 @@ def answer(
     if show:  # with what was held back, in case it began a stop string
         terminal.write([Piece(completion.text[shown:], Origin.PLAIN)])
         terminal.line()
+    terminal.explain(steps)
     return completion
 
 

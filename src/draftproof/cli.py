@@ -11,22 +11,17 @@ import io
 import json
 import logging
 import sys
+from importlib import import_module
 from typing import Any, BinaryIO
 
 import click
 
 from draftproof import __version__
 from draftproof.chat import Chat, answer, encode, has_template
-from draftproof.commands.bench import bench
-from draftproof.commands.check import check
-from draftproof.commands.explain import explain
-from draftproof.commands.plan import plan
-from draftproof.commands.serve import serve
 from draftproof.engine import Engine
 from draftproof.errors import DraftproofError, ParameterError, PromptError, UserError
 from draftproof.inputs import read_text
 from draftproof.inspect import inspect
-from draftproof.models.bit_exact import BitExactModel
 from draftproof.options import pick, refuse_idle_options, scores, shared_options
 from draftproof.params import SamplingParams
 from draftproof.report import report
@@ -36,8 +31,28 @@ from draftproof.stats import Completion
 from draftproof.terminal import Notices, Terminal, complain, discard
 from draftproof.types import DTYPES, Message, ModelOptions, Speculation
 
+LATER = ("bench", "check", "explain", "plan", "serve")
+"""Commands that lie in ``commands/`` and are imported when asked for: their libraries take time."""
+
+
+class Commands(click.Group):
+    """The commands, those of ``LATER`` included."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See ``click.Group``."""
+        return sorted([*super().list_commands(ctx), *LATER])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See ``click.Group``."""
+        if cmd_name not in LATER:
+            return super().get_command(ctx, cmd_name)
+        command = getattr(import_module(f"draftproof.commands.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
 
 @click.group(
+    cls=Commands,
     invoke_without_command=True,
     context_settings={
         "help_option_names": ["-h", "--help"],
@@ -170,13 +185,6 @@ def inspect_(target: str, draft: str, parallel: int, as_json: bool, **options: A
     return 0 if found.works else 1
 
 
-cli.add_command(bench)
-cli.add_command(check)
-cli.add_command(plan)
-cli.add_command(serve)
-cli.add_command(explain)
-
-
 def _system(options: dict[str, Any]) -> list[Message]:
     """The messages before the first turn."""
     text = options["system"]
@@ -214,8 +222,8 @@ def _engine(context: click.Context, terminal: Terminal) -> Engine:
             progress=bar.update,
             cross_vocabulary=options["cross_vocabulary"],
         )
-    if isinstance(engine.target, BitExactModel):
-        terminal.note(str(engine.target.cost))
+    if options["bit_exact"]:
+        terminal.note(str(getattr(engine.target, "cost", "")))
     return engine
 
 

@@ -18,15 +18,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from array_api_compat import array_namespace
 
 from draftproof.errors import ParameterError
-from draftproof.grammar import Constraint
 from draftproof.params import BAN, GRAMMARS, Processor, SamplingParams
 from draftproof.text import Tokenizer, all_pieces
 from draftproof.types import Array
+
+if TYPE_CHECKING:
+    from draftproof.grammar import Constraint
 
 _Change = Callable[[Array, Sequence[int]], None]
 """Changes a row of logits [V] in place, for tokens drafted behind the committed ones."""
@@ -122,6 +124,8 @@ def constraint_for(params: SamplingParams, tokenizer: Tokenizer, width: int) -> 
     for kind in GRAMMARS:
         text = getattr(params, kind)
         if text is not None:
+            from draftproof.grammar import Constraint  # it needs NumPy, and few requests need it
+
             return Constraint(kind, text, tokenizer, width)
     return None
 
@@ -166,10 +170,8 @@ class Penalties:
         if self._repetition != 1:
             seen = _indices(row, sorted(self._prompt.union(counts)))
             values = row[seen]
-            scaled = array_namespace(row).where(
-                values > 0, values / self._repetition, values * self._repetition
-            )
-            row[seen] = scaled
+            xp, times = array_namespace(row), self._repetition
+            row[seen] = xp.where(values > 0, values / times, values * times)
         if counts and (self._presence or self._frequency):
             ids = sorted(counts)
             amounts = [self._presence + self._frequency * counts[each] for each in ids]

@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from draftproof.calibration import Calibration
 from draftproof.drafters import Drafter, DraftRequest
+from draftproof.drafters.chain import ChainDrafter
 from draftproof.errors import DraftproofError, ModelError
 from draftproof.models import Chunk, Model
 from draftproof.rules import RULES, match_picks
@@ -40,6 +42,13 @@ class _Work:
         """Whether the prompt goes on behind this round, so that there is nothing to judge."""
         return self.feed < self.sequence.pending
 
+    @property
+    def speculative(self) -> bool:
+        """Whether a drafter has to hear of it; it need not where nothing is left to draft."""
+        sequence = self.sequence
+        useful = self.reading or sequence.room or not sequence.auto
+        return bool(sequence.draft_length and useful and not self.draft.tokens)
+
     def request(self) -> DraftRequest:
         sequence = self.sequence
         tokens = sequence.tokens
@@ -52,6 +61,7 @@ class _Work:
             noise=sequence.noise,
             end_tokens=sequence.end_tokens,
             processors=sequence.processors,
+            auto=sequence.auto,
         )
 
     def chunk(self) -> Chunk:
@@ -85,7 +95,9 @@ class Rounds:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._target = target
-        self._drafter = drafter
+        self._chain = _chain(drafter)
+        self._clock = self._chain.control.clock if self._chain else time.perf_counter
+        self._calibration = Calibration(target)
         self._prefill_chunk = prefill_chunk
         # What each slot's cached entries were computed from.
         self._slots: list[list[int]] = [[] for _ in range(target.capabilities.max_sequences)]
@@ -104,6 +116,7 @@ class Rounds:
         """
         try:
             self._claim()
+            self._calibrate()
             self._admit()
             works = self._choose()
             return self._round(works) if works else []
@@ -111,16 +124,19 @@ class Rounds:
             self._forget(self.running)
 
     def _round(self, works: list[_Work]) -> list[tuple[Sequence, Step]]:
-        begin = time.perf_counter()
+        begin = self._clock()
         self._propose(works)
-        drafted = time.perf_counter()
+        drafted = self._clock()
         logits = self._target.forward([work.chunk() for work in works])
-        verified = time.perf_counter()
+        verified = self._clock()
         verdicts = [self._judge(work, rows) for work, rows in zip(works, logits, strict=True)]
-        seconds = Seconds(drafted - begin, verified - drafted, time.perf_counter() - verified)
+        seconds = Seconds(drafted - begin, verified - drafted, self._clock() - verified)
         self._number += 1
-        done = zip(works, verdicts, logits, strict=True)
-        return [self._commit(*each, seconds) for each in done]
+        judged = zip(works, verdicts, logits, strict=True)
+        done = [self._commit(*each, seconds) for each in judged]
+        if self._chain:
+            self._learn(self._chain, done, any(work.feed > 1 for work in works))
+        return done
 
     def remove(self, sequence: Sequence) -> None:
         """Take a finished sequence out; its entries stay for a prompt that begins the same."""
@@ -140,6 +156,13 @@ class Rounds:
             for sequence in self.running:
                 sequence.cached = 0
             self._forget(self.running)
+
+    def _calibrate(self) -> None:
+        """Measure the target before the first request whose draft length is to be chosen."""
+        wanted = self._chain and any(sequence.auto for sequence in self.waiting)
+        if self._chain and wanted and not self.running:
+            self._calibration.begin(self._chain.control.estimates.target)
+            self._slots[0] = self._slots[0][: self._target.length(0)]  # measuring may forget it
 
     def _admit(self) -> None:
         """Give waiting requests the free slots, where most of their prompt is cached already.
@@ -173,16 +196,15 @@ class Rounds:
         return works
 
     def _propose(self, works: list[_Work]) -> None:
-        speculative = []
         for work in works:
             if not work.reading:
                 work.draft = work.sequence.free_draft()
-            if work.sequence.draft_length and not work.draft.tokens:
-                speculative.append(work)
-        if self._drafter is None or not speculative:
+        if self._chain is None:
             return
+        speculative = [work for work in works if work.speculative]
         requests = [work.request() for work in speculative]
-        drafts = self._drafter.propose(requests)
+        others = sum(len(work.draft.tokens) for work in works)
+        drafts = self._chain.draft(requests, len(works), others)
         for work, request, draft in zip(speculative, requests, drafts, strict=True):
             assert len(draft.tokens) <= request.length
             work.draft = draft
@@ -217,6 +239,14 @@ class Rounds:
         change = change._replace(prompt_logprobs=scores)
         return sequence, sequence.step(self._number, seconds, prefilled, work.draft, change)
 
+    def _learn(self, chain: ChainDrafter, done: list[tuple[Sequence, Step]], prefill: bool) -> None:
+        """Tell the drafters what became of the round."""
+        chain.learn([(sequence.slot, step) for sequence, step in done], prefill)
+        for sequence, _ in done:
+            if sequence.auto and sequence.finish_reason:
+                sequence.stats.regret = chain.control.regret(sequence.slot, len(done))
+        self._calibration.keep(chain.control.estimates.target)
+
     def _forget(self, sequences: Iterable[Sequence]) -> None:
         """Roll the target's cache back to what each sequence has committed."""
         for sequence in sequences:
@@ -250,6 +280,13 @@ def _verdict(sequence: Sequence, draft: Draft, logits: Array) -> Verdict:
     if nothing_left and verdict.accepted == len(draft.tokens):
         raise nothing_left
     return verdict
+
+
+def _chain(drafter: Drafter | None) -> ChainDrafter | None:
+    """One drafter is a chain of one."""
+    if drafter is None or isinstance(drafter, ChainDrafter):
+        return drafter
+    return ChainDrafter([drafter])
 
 
 def _common(known: list[int], tokens: list[int]) -> int:

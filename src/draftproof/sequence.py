@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence as Many
 from typing import NamedTuple
 
+from draftproof.control.turn import LONGEST
 from draftproof.drafters.prediction import Prediction
 from draftproof.models import Capabilities
 from draftproof.noise import noise_for
@@ -33,8 +34,6 @@ from draftproof.types import (
 )
 
 _owners = itertools.count()
-
-
 _KEPT = {
     Source.DRAFTER: Origin.ACCEPTED,
     Source.GRAMMAR: Origin.FORCED,
@@ -91,7 +90,8 @@ class Sequence:
         self.params = params
         self.rule = speculation.rule_for(params)
         self.noise = noise_for(params.seed)
-        self.draft_length = speculation.draft_length
+        fixed = speculation.draft_length
+        self.draft_length, self.auto = (LONGEST, True) if fixed is None else (fixed, False)
         own_ends = frozenset() if params.ignore_eos else tokenizer.end_tokens
         self.end_tokens = own_ends | set(params.stop_token_ids)
         self._constraint = constraint_for(params, tokenizer, capabilities.vocabulary)
@@ -265,6 +265,7 @@ class Sequence:
             logprobs=tuple(change.logprobs),
             prompt_logprobs=tuple(change.prompt_logprobs),
             seconds=seconds,
+            forecast=draft.forecast,
             finish_reason=self.finish_reason,
             error=self.error,
         )

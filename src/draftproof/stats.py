@@ -41,6 +41,9 @@ class Stats:
         verify: seconds of the other target passes.
         total: seconds from the request's start to its end, without loading.
         ttft: seconds from the request's start to its first token.
+        regret: part of the best fixed draft length's speed that was not reached, as seen from the
+            end (``hindsight.py`` says how); below 0 where none would have been as fast, None where
+            the draft length was fixed.
     """
 
     prompt_tokens: int = 0
@@ -64,6 +67,7 @@ class Stats:
     verify: float = 0.0
     total: float = 0.0
     ttft: float = 0.0
+    regret: float | None = None
 
     def add(self, step: Step, elapsed: float) -> None:
         """Count one step.
@@ -125,6 +129,16 @@ class Stats:
         return self.completion_tokens / self.rounds if self.rounds else None
 
     @property
+    def mean_draft_length(self) -> float | None:
+        """Drafted tokens per round; None where there was no round."""
+        return self.drafted / self.rounds if self.rounds else None
+
+    @property
+    def plain_share(self) -> float | None:
+        """The part of the rounds that a plain token ended; None where there was no round."""
+        return self.plain / self.rounds if self.rounds else None
+
+    @property
     def tokens_per_second(self) -> float:
         """Decoding speed: the tokens after the first round, over the seconds after it.
 
@@ -160,6 +174,9 @@ class Stats:
             "prediction_rejected": self.prediction_rejected,
             "acceptance_rate": self.acceptance_rate,
             "acceptance_length": self.acceptance_length,
+            "mean_draft_length": self.mean_draft_length,
+            "plain_share": self.plain_share,
+            "regret": self.regret,
             "accepted_at_position": self.accepted_at_position,
             "evaluated_at_position": self.evaluated_at_position,
             "seconds": {

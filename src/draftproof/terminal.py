@@ -20,7 +20,7 @@ from rich.style import Style
 from rich.text import Text
 
 from draftproof.stats import Completion, Stats
-from draftproof.types import Origin, Piece
+from draftproof.types import Origin, Piece, Step
 
 STYLES = {
     Origin.ACCEPTED: Style(color="green"),
@@ -128,6 +128,12 @@ class Terminal:
             self._err.print(_legend(completion.stats))
         self.note(statistics_line(completion))
 
+    def explain(self, steps: Iterable[Step]) -> None:
+        """What was expected of each round, and what it did."""
+        for step in steps:
+            if step.tokens:
+                self.notice(round_line(step))
+
     def bar(self, description: str) -> Bar:
         """A progress bar, to be used in a ``with``."""
         return Bar(self._err if self._progress else None, description)
@@ -216,6 +222,20 @@ def statistics_line(completion: Completion) -> str:
         parts.append(f"{stats.cached_tokens} of {stats.prompt_tokens} prompt tokens cached")
     ends = {"length": "cut off by length", "cancelled": "interrupted"}
     return ", ".join([*parts, *filter(None, [ends.get(completion.finish_reason)])])
+
+
+def round_line(step: Step) -> str:
+    """What was expected of a round, and what it did, in one line."""
+    seconds, forecast = step.seconds, step.forecast
+    taken = 1000 * (seconds.draft + seconds.verify + seconds.other)
+    did = (
+        f"round {step.round}: {len(step.drafted)} drafted, {step.accepted} accepted, "
+        f"{_count(len(step.tokens), 'token')} in {taken:.3g} ms"
+    )
+    if forecast is None:
+        return did
+    probe = "; a probe" if forecast.probe else ""
+    return f"{did}; expected {forecast.tokens:.2f} in {1000 * forecast.seconds:.3g} ms{probe}"
 
 
 def _drafts(stats: Stats) -> str:

@@ -41,7 +41,7 @@ class Speculation:
 
     Attributes:
         draft_length: tokens proposed per round (k), at most; 0 is plain decoding. None is auto: up
-            to 16, as many as promise to pay by what was measured so far (see ``control.py``).
+            to 16, as many as promise to pay by what was measured so far (see ``control/``).
         rule: "block", "token" or "match"; None takes "block", and "match" with a seed or when
             greedy (where all rules are the same). See ``rules.py``.
 

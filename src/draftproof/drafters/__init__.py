@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from draftproof.errors import PairError, ParameterError, UserError
 from draftproof.models import Model, Progress, load_model
@@ -81,9 +81,13 @@ class FreeDrafter(Drafter, Protocol):
 
 @runtime_checkable
 class GuidedDrafter(Drafter, Protocol):
-    """One that follows the guide of its requests."""
+    """One that follows the guide of its requests.
 
-    guided: Literal[True]
+    Attributes:
+        reads: whether it has to read the text itself; one that shares the target's cache has not.
+    """
+
+    reads: bool
 
 
 class Record:

@@ -23,7 +23,6 @@ from draftproof.drafters.cross_tokens import Intersection
 from draftproof.drafters.model import DraftModel, Run, check_tokenizers
 from draftproof.errors import PairError, ParameterError
 from draftproof.models import Model
-from draftproof.sampling import greedy
 from draftproof.types import CROSS_VOCABULARY, Array, Draft
 
 logger = logging.getLogger("draftproof")
@@ -152,10 +151,14 @@ class TextRun(Run):
         self._ends = shared.ends
         self._target, self._draft = target, draft
         self._drafted: list[int] = []
+        self._greedy = True
 
-    def _next(self, logits: Array) -> int | None:
+    def _look(self, logits: Array) -> Array:
+        return logits
+
+    def _next(self) -> int | None:
         """Take the most probable token; a control token ends the draft."""
-        (token,) = greedy(logits)
+        token = self._best
         self._drafted.append(token)
         goes_on = len(self._drafted) < self._length and self._draft.pieces[token]
         return token if goes_on else None

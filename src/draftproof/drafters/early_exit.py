@@ -20,7 +20,6 @@ from draftproof.drafters import DraftRequest, Record
 from draftproof.drafters.model import ModelDrafter, Run
 from draftproof.errors import PairError, ParameterError
 from draftproof.models import Chunk, Model
-from draftproof.models.bit_exact import BitExactModel
 from draftproof.sampling import greedy
 from draftproof.text import encode_prompt
 
@@ -44,6 +43,8 @@ class EarlyExitDrafter(ModelDrafter):
         target: the target.
     """
 
+    reads = False
+
     def _begin(self, request: DraftRequest) -> Run:
         """There is no record: what the target has read is right, and anything else forgotten."""
         read = self._model.length(request.seq)
@@ -63,6 +64,8 @@ def load(rest: str, target: Model) -> EarlyExitDrafter:
         ParameterError: ``rest`` is no number.
         PairError: another kind of target, or no such number of layers in it.
     """
+    from draftproof.models.bit_exact import BitExactModel  # `inspect` needs no NumPy
+
     bit_exact = isinstance(target, BitExactModel)
     depth = exit_layers(rest, target.name, getattr(target, "layers", None), bit_exact)
     from draftproof.models.hf import HfModel

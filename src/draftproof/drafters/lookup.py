@@ -94,8 +94,8 @@ class LookupDrafter:
         """See ``Drafter.propose``."""
         return [self._propose(request) for request in requests]
 
-    def match_length(self, request: DraftRequest) -> int:
-        """Tokens of the ending that occurred before: what a draft for this request rests on."""
+    def evidence(self, request: DraftRequest) -> int:
+        """See ``FreeDrafter.evidence``: tokens of the ending that occurred before."""
         return self._up_to_date(request)[1].matched
 
     def _propose(self, request: DraftRequest) -> Draft:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from math import inf
-from typing import Protocol
-
-from array_api_compat import array_namespace
 
 from draftproof.drafters import DraftRequest, Record
+from draftproof.drafters.shared import Padded, Shared
 from draftproof.errors import ModelError, PairError
 from draftproof.models import Chunk, Model
 from draftproof.noise import At, Purpose
+from draftproof.params import SamplingParams
 from draftproof.sampling import distribution, greedy
 from draftproof.types import Array, Draft
 
 logger = logging.getLogger("draftproof")
 
+NATURAL = SamplingParams(temperature=1.0)  # a model's own distribution
+
 
 class DraftModel(ABC):
     """Runs a draft model, all sequences together, one token at a time.
 
-    What the model reads and how its rows become drafts is its subclasses' matter.
+    It follows a guide (see ``GuidedDrafter``), if its requests have one: before each token it asks
+    whether to go on, and then nothing is drawn from the next row yet. What the model reads and how
+    its rows become drafts is its subclasses' matter.
 
     Args:
         model: the draft model; the drafter closes it.
@@ -32,6 +34,8 @@ class DraftModel(ABC):
     Raises:
         PairError: fewer sequences than the target, or a cache that cannot be rolled back.
     """
+
+    reads = True
 
     def __init__(self, model: Model, target: Model) -> None:
         check_caches(model, target)
@@ -62,13 +66,16 @@ class DraftModel(ABC):
                 run.pending = []
                 self._tell(run.request, f"no draft, {error}")
             return
+        drawing: list[Run] = []
         for run, row in zip(active, rows, strict=True):
             run.record.tokens.extend(run.pending)
             run.pending = []
             try:
-                run.take(row)
+                drawing += [run] if run.see(row) else []
             except ModelError as error:
                 self._tell(run.request, f"no draft, {error}")
+        for run, more in zip(drawing, _further(drawing), strict=True):
+            run.draw(more)
 
     @abstractmethod
     def _read(self, request: DraftRequest, record: Record) -> Sequence[int]:
@@ -146,43 +153,6 @@ class ModelDrafter(DraftModel):
         return Run(request, record, pending, length, self._shared)
 
 
-class Shared(Protocol):
-    """The n tokens that draft model and target share."""
-
-    def share(self, logits: Array) -> Array | None:
-        """Logits [1, V of the target] from the draft model's; -inf for tokens it does not have.
-
-        None where no shared token is possible.
-        """
-
-    def draft(self, token: int) -> int:
-        """The draft model's token for a shared token of the target."""
-
-
-class Padded:
-    """One vocabulary, padded to different sizes: ids that only one model has are not shared.
-
-    Args:
-        size: of the target's vocabulary.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def share(self, logits: Array) -> Array:
-        """See ``Shared.share``."""
-        missing = self._size - logits.shape[1]
-        if missing <= 0:
-            return logits[:, : self._size]
-        xp = array_namespace(logits)
-        nothing = xp.full((1, missing), -inf, dtype=logits.dtype, device=logits.device)
-        return xp.concat([logits, nothing], axis=1)
-
-    def draft(self, token: int) -> int:
-        """See ``Shared.draft``."""
-        return token
-
-
 class Run:
     """One sequence's draft in the making.
 
@@ -210,42 +180,58 @@ class Run:
         self._shared = shared
         self._tokens: list[int] = []
         self._rows: list[Array] = []
+        self._greedy = request.params.greedy
+        self._seen: Array = None
+        self._best = -1
 
     def chunk(self) -> Chunk:
         """What the draft model reads next."""
         return Chunk(self.request.seq, self.pending, int(self._length > 0))
 
-    def take(self, logits: Array) -> None:
-        """Draft the next token from logits [1, V of the draft model], or be done.
+    def see(self, logits: Array) -> bool:
+        """Take in logits [1, V of the draft model]; whether there is a token to draft from them.
 
         Raises:
             ModelError: they are not finite.
         """
-        token = self._next(logits) if self._length else None
-        if token is not None:
+        self._seen = self._look(logits) if self._length else None
+        if self._seen is not None and self._greedy:
+            (self._best,) = greedy(self._seen)
+        return self._seen is not None
+
+    def _look(self, logits: Array) -> Array | None:
+        """The row [1, V] to draw from, logits where greedy; None where no token is left."""
+        shared, processors = self._shared.share(logits), self.request.processors
+        if shared is not None and processors is not None:
+            shared, nothing_left = processors.apply(shared, self._tokens)
+            if nothing_left:
+                return None
+        if shared is None or self._greedy:
+            return shared
+        return distribution(shared, self.request.params)
+
+    @property
+    def top(self) -> float:
+        """Probability of the likeliest token in what was seen last."""
+        row = distribution(self._seen, NATURAL)[0] if self._greedy else self._seen[0]
+        return float(row[row.argmax()])
+
+    def draw(self, more: int) -> None:
+        """Draft a token from what was seen, unless ``more`` is 0; read it, unless it is 1."""
+        token = self._next() if more else None
+        if more > 1 and token is not None:
             self.pending = [token]
 
-    def _next(self, logits: Array) -> int | None:
-        """Draw a token; what the draft model reads next, if it goes on."""
-        shared = self._shared.share(logits)
-        token = None if shared is None else self._draw(shared)
-        if token is None:
-            return None
+    def _next(self) -> int | None:
+        """Draft a token; what the draft model reads next, if it goes on."""
+        token = self._best if self._greedy else self._drawn()
         self._tokens.append(token)
         done = len(self._tokens) == self._length or token in self.request.end_tokens
         return None if done else self._shared.draft(token)
 
-    def _draw(self, logits: Array) -> int | None:
-        """A token of the target from logits [1, V], if the request's options leave one."""
-        params, processors = self.request.params, self.request.processors
-        if processors is not None:
-            logits, nothing_left = processors.apply(logits, self._tokens)
-            if nothing_left:
-                return None
-        if params.greedy:
-            return greedy(logits)[0]
-        (row,) = distribution(logits, params)
-        if params.seed is None:
+    def _drawn(self) -> int:
+        (row,) = self._seen
+        if self.request.params.seed is None:
             self._rows.append(row)
         start = len(self.request.tokens)
         at = At(start, start + len(self._tokens), Purpose.DRAFT)
@@ -254,6 +240,14 @@ class Run:
     def draft(self) -> Draft:
         """The tokens, with their rows unless greedy or seeded: those are deterministic."""
         return Draft(tuple(self._tokens), self._rows or None)
+
+
+def _further(runs: Sequence[Run]) -> list[int]:
+    """How many more tokens each is to draft, where a guide decides; else as many as it may."""
+    guide = runs[0].request.guide if runs else None
+    if guide is None:
+        return [run.request.length for run in runs]
+    return guide([(run.request.seq, run.top) for run in runs])
 
 
 def check_caches(model: Model, target: Model) -> None:

@@ -107,6 +107,7 @@ class GgufModel:
         self._lengths = [0] * self._capabilities.max_sequences
         self._batch = Batch(max(2, length * self._capabilities.max_sequences))  # 2: see probe
         self._most = int(lib.llama_n_batch(context))
+        self.threads = int(lib.llama_n_threads(context))
         self._views: dict[int, NDArray[np.float32]] = {}  # of llama.cpp's output, by rows
         self._address = 0  # of the memory behind them
         self._usual = 0.0  # seconds of a pass, a token, when it was loaded

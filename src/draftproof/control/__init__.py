@@ -1,0 +1,120 @@
+"""The controller: who drafts for each sequence, and how many tokens, round by round.
+
+A round is opened, is told what is offered, is decided, and is learned from. What it decides rests
+on rounds before it, on committed tokens, and on distributions of draft models before anything is
+drawn from them: so it changes the speed and never the text.
+
+Not here: models, drafters (``drafters/chain.py`` asks them) and caches. It knows them by numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from draftproof.control.choice import Budget, Rate
+from draftproof.control.decision import Decision
+from draftproof.control.estimates import Estimates
+from draftproof.control.turn import LONGEST, Ask, Kind, Outcome, Turn
+
+
+class Controller:
+    """Decides for one engine.
+
+    Args:
+        kinds: what its drafters are, by place.
+        clock: what tells the seconds.
+    """
+
+    def __init__(
+        self, kinds: Sequence[Kind], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.kinds = tuple(kinds)
+        self.clock = clock
+        self.estimates = Estimates(kinds)
+        self.budget = Budget()
+        self._rates: dict[int, Rate] = {}
+        self._open: Decision | None = None
+
+    def open(self, asks: Sequence[Ask], sequences: int, others: int = 0) -> Decision:
+        """Begin a round.
+
+        Args:
+            asks: the sequences that may be drafted for.
+            sequences: all that are in the target's pass.
+            others: drafts in it that are not for the controller to decide.
+        """
+        turns = [Turn(ask, self.estimates.stream(ask)) for ask in asks]
+        self._open = Decision(
+            self.kinds,
+            self.estimates,
+            self.budget,
+            self.rate(sequences),
+            self.clock,
+            turns,
+            sequences,
+            others,
+        )
+        return self._open
+
+    def rate(self, sequences: int) -> Rate:
+        """The rate of the long run with so many sequences at once."""
+        return self._rates.setdefault(sequences, Rate())
+
+    def learn(
+        self, outcomes: Sequence[Outcome], verify: float, other: float, prefill: bool
+    ) -> None:
+        """What became of the round that was opened last.
+
+        Args:
+            outcomes: of each sequence that was judged.
+            verify: seconds of the target's pass.
+            other: seconds of judging.
+            prefill: whether it read any prompt; then its seconds say nothing about others.
+        """
+        done, self._open = self._open, None
+        if done is None:
+            return
+        turns = {turn.ask.seq: turn for turn in done.turns}
+        settled = [(turns[o.seq], o) for o in outcomes if o.seq in turns]
+        for turn, outcome in settled:
+            turn.settle(self.kinds, outcome)
+        if not prefill:
+            self.estimates.observe(done.rows, done.sequences, verify, other, done.sampled)
+            self._account(done, settled)
+
+    def _account(self, done: Decision, settled: Sequence[tuple[Turn, Outcome]]) -> None:
+        """Take note of the time that passed and of what drafts have gained."""
+        drafted = done.rows - done.sequences
+        row = self.estimates.verify(done.sequences, drafted, done.sampled)
+        plain, seconds = row[done.others], row[drafted] + done.drafting
+        self.budget.earn(seconds / plain)
+        if drafted > done.others or done.drafting:
+            more = sum(len(outcome.tokens) - 1 for _, outcome in settled)
+            self.budget.settle(1 + more / done.sequences - seconds / plain, done.probe)
+        if not done.probe:
+            expected = done.sequences + sum(turn.expected - 1 for turn in done.turns)
+            self.rate(done.sequences).add(expected, seconds)
+        for turn, outcome in settled:
+            turn.stream.hindsight.tokens += len(outcome.tokens)
+            turn.stream.hindsight.seconds += seconds / done.sequences
+
+    def regret(self, seq: int, sequences: int) -> float | None:
+        """See ``Hindsight.regret``, for the request of a slot.
+
+        Args:
+            seq: the slot.
+            sequences: how many have been in a pass.
+        """
+        stream = self.estimates.streams.get(seq)
+        if stream is None or not self.estimates.known(sequences):
+            return None
+        rows = [self._by_length(place, sequences) for place in range(len(self.kinds))]
+        return stream.hindsight.regret(rows)
+
+    def _by_length(self, place: int, sequences: int) -> list[float]:
+        """Seconds of a round by the drafts of each sequence, shared by all of them."""
+        row = self.estimates.verify(sequences, LONGEST * sequences, False)
+        free = self.kinds[place] is Kind.FREE
+        each = 0.0 if free else self.estimates.draft_pass(place, sequences, sequences)
+        return [(row[k * sequences] + k * each) / sequences for k in range(LONGEST + 1)]

@@ -1,0 +1,297 @@
+"""The decision of one round: who drafts for each sequence, and how many tokens.
+
+It is told what is offered, decides, is asked again by draft models before each token they draw, and
+takes note of what they did. It rests on rounds before, on committed tokens, and on distributions
+before anything is drawn from them: so it changes the speed and never the text.
+
+Not here: learning from what became of it (``control.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from draftproof.control.acceptance import top_class
+from draftproof.control.choice import Budget, Choice, Rate, Way, choose
+from draftproof.control.estimates import Estimates
+from draftproof.control.turn import Kind, Turn
+from draftproof.types import Forecast
+
+AHEAD = 16  # rounds that catching up with the text pays for
+
+QUIET = 32  # rounds without a word after which a drafter is worth trying, at a fixed length
+
+Kinds = tuple[Kind, ...]
+FREE: Kinds = (Kind.FREE,)
+DRAWN: Kinds = (Kind.GUIDED, Kind.SHARING, Kind.WHOLE)
+
+Plan = tuple[list[int | None], Choice]
+"""The drafter of each sequence, and the lengths."""
+
+
+class Decision:
+    """Of one round.
+
+    Args:
+        kinds: what the drafters are, by place.
+        estimates: what is known.
+        budget: what may be lost.
+        rate: of the long run.
+        clock: what tells the seconds.
+        turns: of the sequences that may be drafted for.
+        sequences: of the target's pass.
+        others: drafts in it that are not decided here.
+
+    Attributes:
+        turns: of the sequences that may be drafted for.
+        sequences: of the target's pass.
+        others: drafts in it that are not decided here.
+        sampled: whether any of them draws.
+        probe: whether it is there to find out.
+        drafting: seconds spent on drafts, at scale 1.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[Kind],
+        estimates: Estimates,
+        budget: Budget,
+        rate: Rate,
+        clock: Callable[[], float],
+        turns: Sequence[Turn],
+        sequences: int,
+        others: int,
+    ) -> None:
+        self.turns = turns
+        self.sequences = sequences
+        self.others = others
+        self.sampled = any(turn.ask.sampled for turn in turns)
+        self.probe = False
+        self.drafting = 0.0
+        self._kinds, self._estimates, self._budget = kinds, estimates, budget
+        self._long_run, self._clock = rate, clock
+        both = Kind.FREE in kinds and len(set(kinds)) > 1
+        self._mixtures: list[Kinds] = [tuple(Kind), FREE] if both else [tuple(Kind)]
+        self._by_seq = {turn.ask.seq: turn for turn in turns}
+        self._row: list[float] = []  # seconds of the target's pass, by drafts of any kind
+        self._begun, self._reading = 0.0, 0
+
+    @property
+    def rows(self) -> int:
+        """Tokens of the target's pass, as far as that is decided."""
+        return self.sequences + self.others + sum(turn.length for turn in self.turns)
+
+    def decide(self) -> None:
+        """Choose the speakers and, as far as they have to know them before, the lengths."""
+        kinds = self._kinds
+        for turn in self.turns:
+            turn.prepare(kinds)
+        for turn in self.turns:
+            if turn.ask.fixed and turn.ways:
+                self._rank(turn)
+        free = [turn for turn in self.turns if turn.ways and not turn.ask.fixed]
+        if free and self._estimates.known(self.sequences):
+            self._choose(free)
+
+    def _rank(self, turn: Turn) -> None:
+        """The drafter that brings most tokens per second at its full length speaks."""
+        places = list(turn.ways)
+        worth = {place: self._worth(turn, place) for place in places} if places[1:] else {}
+        best = max(places, key=lambda place: worth.get(place, 0.0))
+        for place in places:
+            if turn.stream.chances[place].silent >= QUIET and self._budget.affords(
+                worth[best] / worth[place] - 1
+            ):
+                best, self.probe = place, True
+        turn.speaks(best, len(turn.ways[best].survival))
+
+    def _worth(self, turn: Turn, place: int) -> float:
+        way = turn.ways[place]
+        length = len(way.survival)
+        verify = self._estimates.verify(self.sequences, length, self.sampled)
+        seconds = verify[length] + self._passes([turn], [place])[length * way.each]
+        return (1 + sum(way.survival)) / seconds
+
+    def _choose(self, turns: list[Turn]) -> None:
+        """The most valuable drafts of all sequences together, or none."""
+        self._price()
+        plain = Choice(-self._rate * self._verify[0], [0] * len(turns), self._verify[0])
+        plans: list[Plan | None] = [([None] * len(turns), plain)]
+        plans += [self._plan(turns, kinds) for kinds in self._mixtures]
+        places, choice = max((plan for plan in plans if plan), key=lambda plan: plan[1].value)
+        risk = self._behind(turns, places) / self._verify[0]
+        if not any(choice.lengths) or self._budget.margin < risk:
+            places, choice = self._probing(turns, plain)
+        for turn, place, length in zip(turns, places, choice.lengths, strict=True):
+            turn.speaks(place, length)
+
+    def _price(self) -> None:
+        """What drafted tokens cost behind those that are decided, and what time is worth."""
+        if not self._row:
+            most = self.others + sum(turn.ask.room for turn in self.turns)
+            self._row = self._estimates.verify(self.sequences, most, self.sampled)
+        self._verify = self._row[self.rows - self.sequences :]
+        self._rate = self._long_run.value(self.sequences / self._row[self.others])
+
+    def _plan(self, turns: Sequence[Turn], kinds: Kinds, least: int = 0) -> Plan | None:
+        """The best with drafters of these kinds alone; each sequence has the best for itself."""
+        places = [self._best_place(turn, kinds) for turn in turns]
+        choice = self._joint(turns, places, least)
+        return choice and (places, choice)
+
+    def _best_place(self, turn: Turn, kinds: Kinds) -> int | None:
+        places = [place for place in turn.ways if self._kinds[place] in kinds]
+        if len(places) < 2:
+            return places[0] if places else None
+        return max(places, key=lambda place: self._value(turn, place))
+
+    def _value(self, turn: Turn, place: int) -> float:
+        choice = self._joint([turn], [place])
+        assert choice is not None
+        return choice.value
+
+    def _joint(
+        self, turns: Sequence[Turn], places: Sequence[int | None], least: int = 0
+    ) -> Choice | None:
+        ways = [
+            Way(()) if place is None else turn.ways[place]
+            for turn, place in zip(turns, places, strict=True)
+        ]
+        return choose(ways, self._verify, self._passes(turns, places), self._rate, least)
+
+    def _passes(self, turns: Sequence[Turn], places: Sequence[int | None]) -> list[float]:
+        """Seconds of drafting by the number of passes."""
+        drawn = self._drawn(turns, places)
+        if not drawn:
+            return [0.0]
+        each = sum(self._estimates.draft_pass(place, len(t), len(t)) for place, t in drawn)
+        first = self._behind(turns, places) / AHEAD
+        deepest = max(turn.ask.room for turn in turns)
+        return [0.0, *(first + each * passes for passes in range(1, deepest + 1))]
+
+    def _behind(self, turns: Sequence[Turn], places: Sequence[int | None]) -> float:
+        """Seconds that the drafters take to catch up with the text, beyond one pass."""
+        seconds = 0.0
+        for place, mine in self._drawn(turns, places):
+            first = self._estimates.draft_pass(place, self._unread(place, mine), len(mine))
+            seconds += first - self._estimates.draft_pass(place, len(mine), len(mine))
+        return seconds
+
+    def _drawn(
+        self, turns: Sequence[Turn], places: Sequence[int | None]
+    ) -> list[tuple[int, list[Turn]]]:
+        """The drafters that take time, and whom they draft for."""
+        groups: dict[int, list[Turn]] = {}
+        for turn, place in zip(turns, places, strict=True):
+            if place is not None and self._kinds[place] is not Kind.FREE:
+                groups.setdefault(place, []).append(turn)
+        return list(groups.items())
+
+    def _unread(self, place: int, turns: Sequence[Turn]) -> int:
+        """Tokens that the first pass of a drafter has to read."""
+        if self._kinds[place] is not Kind.GUIDED:
+            return len(turns)
+        return sum(max(1, turn.ask.written - turn.stream.read[place]) for turn in turns)
+
+    def _probing(self, turns: list[Turn], plain: Choice) -> Plan:
+        """A draft of a model although it promises nothing, where that can be paid for."""
+        plan = self._plan(turns, DRAWN, least=1)
+        loss = (plain.value - plan[1].value) / self._rate / self._verify[0] if plan else 0.0
+        self.probe = plan is not None and self._budget.affords(loss)
+        return plan if plan and self.probe else ([None] * len(turns), plain)
+
+    def asked(self, place: int) -> list[Turn]:
+        """The sequences a drafter has to hear of: it speaks, or its caches are to be kept ready."""
+        return [turn for turn in self.turns if self._asks(turn, place)]
+
+    def _asks(self, turn: Turn, place: int) -> bool:
+        if turn.ask.room:
+            return turn.speaker == place
+        return turn.ask.fixed or (turn.ask.reading and self._promises(turn, place))
+
+    def _promises(self, turn: Turn, place: int) -> bool:
+        """Whether a drafter would speak, were the prompt read already."""
+        way = Way([turn.stream.chances[place].unseen()], 1, 1)
+        if not self._estimates.known(1):
+            return True
+        verify = self._estimates.verify(1, 1, self.sampled)
+        seconds = self._estimates.draft_pass(place, 1, 1)
+        choice = choose([way], verify, [0.0, seconds], 1 / verify[0])
+        return choice is not None and any(choice.lengths)
+
+    def forecast(self, turn: Turn) -> Forecast | None:
+        """What the round is expected to bring a sequence, once all have drafted."""
+        if turn.ask.fixed or not turn.ask.room or not self._row:
+            return None
+        seconds = self._row[self.rows - self.sequences] + self.drafting
+        return Forecast(turn.expected, seconds * self._estimates.scale.value, self.probe)
+
+    def begin(self, place: int, turns: Sequence[Turn]) -> None:
+        """A drafter is about to be asked."""
+        self._reading = self._unread(place, turns)
+        self._begun = self._clock()
+        for turn in turns:
+            if not turn.ask.room:
+                turn.stream.read[place] = turn.ask.written
+            elif self._kinds[place] is not Kind.WHOLE:
+                turn.length, turn.expected = 0, 1.0
+
+    def further(self, place: int, seen: Sequence[tuple[int, float]]) -> list[int]:
+        """How many more tokens each sequence is to draft, now that their next rows are known.
+
+        Args:
+            place: the drafter that asks, after a pass.
+            seen: sequences of the pass, and the top probability of their rows.
+
+        Returns:
+            0 to stop, 1 to draw and stop, more to draw and go on.
+        """
+        seconds, count = self._clock() - self._begun, len(seen)
+        self._estimates.observe_draft(place, self._reading, count, seconds)
+        self.drafting += self._estimates.draft_pass(place, self._reading, count)
+        turns = [self._by_seq[seq] for seq, _ in seen]
+        tops = [top_class(top) for _, top in seen]
+        ways = [turn.ahead(top) for turn, top in zip(turns, tops, strict=True)]
+        lengths = self._lengths(place, turns, ways)
+        for turn, top, way, length in zip(turns, tops, ways, lengths, strict=True):
+            turn.heard = True
+            if length:
+                turn.draw(top, way.survival[0])
+        self._reading = sum(length > 1 for length in lengths)
+        self._begun = self._clock()
+        return lengths
+
+    def _lengths(self, place: int, turns: Sequence[Turn], ways: Sequence[Way]) -> list[int]:
+        lengths = [len(way.survival) for way in ways]
+        free = [at for at, turn in enumerate(turns) if not turn.ask.fixed]
+        if not free:
+            return lengths
+        self._price()
+        each = self._estimates.draft_pass(place, len(turns), len(turns))
+        passes = [each * more for more in range(max(lengths))]
+        begins = self.probe and not any(turn.tops for turn in turns)
+        mine = [ways[at] for at in free]
+        choice = choose(mine, self._verify, passes, self._rate, int(begins))
+        assert choice is not None
+        for at, length in zip(free, choice.lengths, strict=True):
+            lengths[at] = length
+        return lengths
+
+    def ended(self, place: int, drafted: Sequence[tuple[int, int]]) -> None:
+        """A drafter is done.
+
+        Args:
+            place: the drafter.
+            drafted: sequences, and the tokens of their drafts.
+        """
+        longest = max((tokens for _, tokens in drafted), default=0)
+        if self._kinds[place] is Kind.WHOLE and longest:
+            seconds = (self._clock() - self._begun) / longest
+            self._estimates.observe_draft(place, len(drafted), len(drafted), seconds)
+            self.drafting += longest * self._estimates.draft_pass(place, len(drafted), len(drafted))
+        for seq, tokens in drafted:
+            turn = self._by_seq[seq]
+            turn.length = tokens
+            if self._kinds[place] is Kind.WHOLE and turn.ask.room:
+                turn.heard = tokens > 0
+                turn.expected = 1 + sum(turn.ways[place].survival[:tokens])
