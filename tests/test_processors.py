@@ -209,6 +209,50 @@ def test_a_dead_end_counts_only_where_it_is_reached(processor: Any, rule: Any) -
         assert len(engine.generate([0], SamplingParams(max_tokens=5)).token_ids) == 5
 
 
+MIXES: list[dict[str, Any]] = [
+    {"bad_words": ["ca", "cb", "cc", "cd"], "logit_bias": {END: -2}},
+    {"bad_words": ["ca", "cb", "cc", "cd"], "logit_bias": {END: -100}, "stop": ("c",)},
+    {"bad_words": ["ca", "cb", "cc", "cd"], "logit_bias": {END: -100}, "stop_token_ids": [2]},
+    {"regex": "cab|ab{1,3}", "logit_bias": {END: -100}},
+    {"regex": "[ab]{2,6}", "repetition_penalty": 3.0, "logit_bias": {3: -100}},
+    {"regex": "(ab|ba)+c", "ignore_eos": True, "stop": ("bb",)},
+    {"processors": [dead_end], "stop": ("cc",), "min_tokens": 2},
+    {"processors": [dead_end], "max_tokens": 3},
+]
+
+
+def outcome(engine: Engine, prompt: list[int], params: SamplingParams, predicted: list[int]) -> Any:
+    """The answer, or the error it ends with; and what was told before."""
+    request = engine.submit(prompt, params, prediction=predicted)
+    steps = drain(engine)
+    tokens = sum((step.tokens for step in steps), ())
+    text = "".join(step.text for step in steps)
+    try:
+        done = engine.completion(request)
+    except ParameterError as error:
+        return str(error), tokens, text
+    assert (done.token_ids, done.text) == (tokens, text)
+    return done.finish_reason, tokens, text
+
+
+@pytest.mark.parametrize("options", MIXES, ids=str)
+@pytest.mark.parametrize("length", [1, 3, 12])
+def test_what_is_behind_the_end_of_an_answer_changes_nothing(
+    options: dict[str, Any], length: int
+) -> None:
+    """Drafts run past a stop, a complete grammar, the budget; there may be no token there."""
+    for seed in range(8):
+        params = SamplingParams(
+            **{"temperature": 1.0, "seed": seed, "max_tokens": 12, "logprobs": 1, **options}
+        )
+        wanted = outcome(Engine(Toy(seed)), [0, 1], params, [])
+        for drafter, predicted in ((same, []), (scattered, []), (same, list(wanted[1]) * 2)):
+            target = Toy(seed)
+            engine = Engine(target, drafter(target), speculation=Speculation(draft_length=length))
+            for _ in range(2):  # the second time on a cached prefix
+                assert outcome(engine, [0, 1], params, predicted) == wanted
+
+
 def test_a_processor_of_the_wrong_shape_is_told() -> None:
     def short(tokens: Sequence[int], logits: np.ndarray) -> np.ndarray:
         return logits[:2]

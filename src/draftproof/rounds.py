@@ -277,9 +277,9 @@ def _verdict(sequence: Sequence, draft: Draft, logits: Array) -> Verdict:
         p = distribution(logits, sequence.params)
         rule = RULES["match" if draft.rows is None else sequence.rule]
         verdict = rule(p, draft, sequence.noise, len(sequence.tokens))
-    if nothing_left and verdict.accepted == len(draft.tokens):
-        raise nothing_left
-    return verdict
+    # Whether it is reached is seen when the tokens before it are committed: one may end the answer.
+    reached = verdict.accepted == len(draft.tokens)
+    return replace(verdict, dead_end=nothing_left) if nothing_left and reached else verdict
 
 
 def _chain(drafter: Drafter | None) -> ChainDrafter | None:

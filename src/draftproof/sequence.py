@@ -130,10 +130,6 @@ class Sequence:
         """Most tokens it may still get."""
         return self._limit - len(self.tokens)
 
-    @property
-    def _emitted(self) -> int:
-        return len(self.tokens) - self._prompt_length
-
     def free_draft(self) -> Draft:
         """What its grammar forces next, or else its predicted text; empty where neither knows."""
         length = self._left - 1 if self.draft_length else 0
@@ -169,15 +165,18 @@ class Sequence:
         pieces: list[Piece] = []
         origins: list[Origin] = []
         logprobs: list[TokenLogprob] = []
-        for row, token in enumerate((*accepted, verdict.token)):
+        added = (verdict.token,) if verdict.dead_end is None else ()
+        for row, token in enumerate((*accepted, *added)):
             origin = kept if row < len(accepted) else _added(draft, verdict)
             origins.append(origin)
             if self.params.logprobs is not None:
                 logprobs.append(logprob(logits[row], token, self.params.logprobs))
             pieces += self._append(token, origin)
             if self.finish_reason:
-                pieces += self._stream.finish()
                 break
+        if verdict.dead_end and not self.finish_reason:
+            self.finish_reason, self.error = "error", verdict.dead_end
+        pieces += self._stream.finish() if self.finish_reason else []
         return self._noted(Change(origins, pieces, logprobs))
 
     def read(self, feed: int, logits: Array) -> list[TokenLogprob]:
@@ -216,7 +215,8 @@ class Sequence:
         if token in self.end_tokens:
             self.finish_reason = "stop"
             return []
-        pieces = self._stream.push(token, origin, self._emitted >= self.params.min_tokens)
+        stops = len(self.tokens) - self._prompt_length >= self.params.min_tokens
+        pieces = self._stream.push(token, origin, stops)
         complete = self._constraint is not None and self._constraint.complete(self.answer)
         if self._stream.stopped or complete:
             self.finish_reason = "stop"

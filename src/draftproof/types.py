@@ -182,10 +182,17 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a rule makes of a draft: how many drafts it accepts, and the one token it adds."""
+    """What a rule makes of a draft.
+
+    Attributes:
+        accepted: how many drafts it accepts.
+        token: the one it adds.
+        dead_end: why there is no token to add, where the options leave none.
+    """
 
     accepted: int
     token: int
+    dead_end: Exception | None = None
 
 
 class Origin(StrEnum):
