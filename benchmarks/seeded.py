@@ -1,8 +1,7 @@
 """What a seed costs in acceptance: match with shared noise beside token and block verification.
 
 Run ``python benchmarks/seeded.py``. Needs no quiet machine: it counts and times nothing. The target
-is the demo model's F16 copy, the draft models its own quantised copies and, as a worse one, nothing
-but lookup; the prompts are the benchmark's own.
+is the demo model's F16 copy, the draft models its own quantised copies.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import replace
 from draftproof import Engine, SamplingParams, Speculation, Stats, load_drafter, load_model
 from draftproof.models.demo import demo_path
 from draftproof.models.quantize import quantized_copy
+from draftproof.types import ModelOptions
 
 PROMPTS = (
     "Write a Python function that tells whether a word is a palindrome.",
@@ -23,7 +23,7 @@ PROMPTS = (
     "Give me a recipe for pancakes.",
     "Write an email to a landlord about a broken heater.",
 )
-LENGTH = 4
+LENGTH, TOKENS = 4, 64
 ARMS = (("token", None), ("block", None), ("match", None), ("match", 1))
 
 
@@ -40,14 +40,15 @@ def acceptance_length(engine: Engine, rule: str, params: SamplingParams) -> floa
 
 
 def main() -> None:
-    target = load_model(quantized_copy(demo_path(), "F16"))
-    print(f"acceptance length at k = {LENGTH}, {len(PROMPTS)} prompts of 96 tokens")
+    options = ModelOptions(threads=1)  # also where other processes run
+    target = load_model(quantized_copy(demo_path(), "F16"), options)
+    print(f"acceptance length at k = {LENGTH}, {len(PROMPTS)} prompts of {TOKENS} tokens")
     print("draft      temperature   token   block   match   seeded match")
-    for draft in ("quantize:Q8_0", "quantize:Q4_0", "quantize:Q2_K"):
-        drafter = load_drafter(draft, target)
+    for draft in ("quantize:Q8_0", "quantize:Q4_0"):
+        drafter = load_drafter(draft, target, options)
         engine = Engine(target, drafter)
-        for temperature in (0.5, 0.8, 1.0):
-            params = SamplingParams(temperature=temperature, max_tokens=96, ignore_eos=True)
+        for temperature in (0.8, 1.0):
+            params = SamplingParams(temperature=temperature, max_tokens=TOKENS, ignore_eos=True)
             found = [
                 acceptance_length(engine, rule, replace(params, seed=seed)) for rule, seed in ARMS
             ]

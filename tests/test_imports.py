@@ -17,6 +17,7 @@ ORDER = (
         "checks",
         "params",
         "types",
+        "change",
         "control",
         "noise",
         "sampling",

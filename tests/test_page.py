@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -440,6 +440,73 @@ def test_errors_are_told_kindly(browser: Browser, fake: Fake) -> None:
         page.route("**/v1/**", lambda route: route.abort())
         ask(page, "Anyone there?")
         expect(alert).to_contain_text("cannot be reached")
+
+
+class Dying(Fake):
+    """Its process ends in mid-answer, once."""
+
+    async def events(self, body: dict[str, Any]) -> AsyncIterator[str]:
+        sent = 0
+        async for event in super().events(body):
+            yield event
+            sent += 1
+            if sent == 3 and len(self.bodies) == 1:
+                raise ConnectionAbortedError
+
+
+def test_an_answer_that_breaks_off_is_no_answer(browser: Browser) -> None:
+    fake = Dying()
+    fake.pause = 0.05
+    with served(fake.app) as url, opened(browser, url, refused=True) as page:
+        ask(page, "List the planets.")
+        answer = finished(page)
+        alert = page.locator("#chat [role=alert]")
+        expect(alert).to_have_text("The connection ended before the answer did.")
+        expect(answer.locator(".answer-text")).to_contain_text("planets")
+        expect(answer.locator(".answer-note")).to_have_text("This answer is incomplete.")
+        expect(page.locator(".hidden[role=status]")).to_have_text("")
+        expect(page.get_by_label("Message")).to_have_value("List the planets.")
+        ask(page, "Again")
+        finished(page, 2)
+        assert fake.bodies[1]["messages"] == [{"role": "user", "content": "Again"}]
+
+
+def test_a_full_conversation_offers_a_new_one(browser: Browser) -> None:
+    with serving(markov()) as server, opened(browser, server.url, refused=True) as page:
+        alert = page.locator("#chat [role=alert]")
+        page.get_by_label("Most tokens").fill("3")
+        ask(page, "ab" * 200)
+        expect(alert).to_contain_text("shorten")
+        ask(page, "ab" * 100)
+        finished(page)
+        ask(page, "ba" * 100)
+        expect(alert).to_contain_text("The conversation is full")
+        alert.get_by_role("button", name="New chat").click()
+        expect(page.locator(".answer")).to_have_count(0)
+        expect(alert).to_be_hidden()
+        page.keyboard.press("Enter")
+        finished(page)
+
+
+def test_an_anchor_that_is_none_is_no_mistake(browser: Browser, figures: str) -> None:
+    with opened(browser, figures + "/#fig-:x") as page:
+        page.wait_for_timeout(50)
+
+
+@pytest.mark.parametrize("width", [1200, 320])
+def test_the_live_bars_can_be_compared(browser: Browser, fake: Fake, width: int) -> None:
+    with served(fake.app) as url, opened(browser, url + "/#live", width=width) as page:
+        expect(page.locator("#live .mass")).to_have_count(10)
+        tracks = page.locator("#live .lengths").evaluate_all(
+            """(lists) => lists.map((list) => [...list.querySelectorAll(".mass")].map((track) => {
+              const { left, right } = track.getBoundingClientRect();
+              const box = list.getBoundingClientRect();
+              return [left - box.left, right - left].map(Math.round).join();
+            }))"""
+        )
+        (track,) = {track for card in tracks for track in card}
+        assert int(track.split(",")[1]) >= 60
+        assert fits(page)
 
 
 def test_the_live_numbers(chat: Page) -> None:

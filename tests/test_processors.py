@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation import logits_process as theirs
 
-from draftproof import Engine, ParameterError, SamplingParams, Speculation
+from draftproof import DraftproofError, Engine, ParameterError, SamplingParams, Speculation
 from draftproof.models.table import LetterTokenizer
 from draftproof.processors import Processors, processors_for
 from draftproof.sampling import choices, distribution, logprob
 from toy_drafters import Script, ends, lookup, other, same, scattered, zeros
-from toys import END, SIZE, Toy, drain
+from toys import END, SIZE, Toy, cycle, drain
 
 WIDTH = 40
 LETTERS = LetterTokenizer(WIDTH)
@@ -215,7 +216,7 @@ MIXES: list[dict[str, Any]] = [
     {"bad_words": ["ca", "cb", "cc", "cd"], "logit_bias": {END: -100}, "stop_token_ids": [2]},
     {"regex": "cab|ab{1,3}", "logit_bias": {END: -100}},
     {"regex": "[ab]{2,6}", "repetition_penalty": 3.0, "logit_bias": {3: -100}},
-    {"regex": "(ab|ba)+c", "ignore_eos": True, "stop": ("bb",)},
+    {"regex": "(ab|ba)+c", "stop": ("bb",)},
     {"processors": [dead_end], "stop": ("cc",), "min_tokens": 2},
     {"processors": [dead_end], "max_tokens": 3},
 ]
@@ -255,10 +256,37 @@ def test_what_is_behind_the_end_of_an_answer_changes_nothing(
 
 def test_a_processor_of_the_wrong_shape_is_told() -> None:
     def short(tokens: Sequence[int], logits: np.ndarray) -> np.ndarray:
-        return logits[:2]
+        return logits[:1]
 
-    with pytest.raises(ParameterError, match="logits processor short failed"):
-        Engine(Toy(1)).generate([0], SamplingParams(processors=[short]))
+    def number(tokens: Sequence[int], logits: np.ndarray) -> float:
+        return 0.0
+
+    for wrong in (short, number):
+        with pytest.raises(ParameterError, match=f"logits processor {wrong.__name__} failed"):
+            Engine(Toy(1)).generate([0], SamplingParams(processors=[wrong]))
+
+
+@pytest.mark.parametrize("ask", [1, 12])
+def test_a_grammar_that_is_stuck_ends_its_own_request_alone(ask: int) -> None:
+    """Also where it notices while a token is committed, beside a neighbour of the same round."""
+    target = Toy(0, sequences=2, table=cycle(SIZE))
+    engine = Engine(target)
+    neighbour = engine.submit([0, 1, 2, 3], SamplingParams(max_tokens=ask))
+    stuck = engine.submit([0], SamplingParams(max_tokens=10, regex="b(c|a)e"))
+    steps = drain(engine)
+    alone = Engine(Toy(0, table=cycle(SIZE))).generate([0, 1, 2, 3], SamplingParams(max_tokens=ask))
+    done = engine.completion(neighbour)
+    assert (done.token_ids, done.text) == (alone.token_ids, alone.text)
+    mine = [step for step in steps if step.request == neighbour]
+    assert sum((step.tokens for step in mine), ()) == alone.token_ids
+    with pytest.raises(DraftproofError):
+        engine.completion(stuck)
+
+
+def test_what_cannot_be_is_a_number_in_json() -> None:
+    done = Engine(Toy(table=cycle())).generate([0], SamplingParams(max_tokens=2, logprobs=SIZE))
+    text = json.dumps(done.to_json(), allow_nan=False)
+    assert json.loads(text)["logprobs"][0]["top"][-1][1] == -9999
 
 
 def test_stop_strings_count_after_the_least_number_of_tokens() -> None:
@@ -313,6 +341,9 @@ WRONG: list[dict[str, Any]] = [
     {"regex": "a", "min_tokens": 1},
     {"processors": [3]},
     {"processors": print},
+    {"regex": "a", "ignore_eos": True},
+    {"logit_bias": [(0, 1), (0, 2)]},
+    {"json_schema": True},
 ]
 
 

@@ -198,6 +198,7 @@ def test_models_version_health_tokens(server: Served) -> None:
         "tokens": [0, 1, 2, 0],
         "token_strs": ["a", "b", "c", "a"],
     }
+    assert server.post("/tokenize", prompt="").json()["tokens"] == []
     messages = [{"role": "user", "content": "ab"}]
     assert server.post("/tokenize", messages=messages).json()["token_strs"] is None
     assert server.post("/tokenize", prompt="ab", messages=messages).status_code == 400

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from draftproof import Engine, Step
+from draftproof import Chunk, Engine, Step
 from draftproof.server.counts import Counts, Histogram, Progress
 from draftproof.server.metrics import Metrics
 from draftproof.types import Origin, Seconds
@@ -127,6 +130,53 @@ def test_a_token_s_time_is_its_share_of_its_round() -> None:
     assert metrics.counts.verify_seconds == pytest.approx(0.4)
     metrics.count(step(2, 1), Progress(9.0, 1, False), 14.0)  # another one of the same round
     assert metrics.counts.verify_seconds == pytest.approx(0.4)
+
+
+def test_a_prompt_counts_with_what_was_cached_once_it_has_been_read() -> None:
+    metrics = Metrics(slots=2, capacity=100, interval=1e9)
+    progress = Progress(arrival=10.0, prompt_tokens=9, speculated=True)
+    metrics.count(replace(step(1, 0), prefilled=2), progress, 11.0)
+    assert (metrics.counts.prompt_tokens, metrics.counts.cached_tokens) == (0, 0)
+    metrics.count(replace(step(2, 1), prefilled=1), progress, 12.0)
+    metrics.count(step(3, 1), progress, 13.0)
+    assert (metrics.counts.prompt_tokens, metrics.counts.cached_tokens) == (9, 6)
+
+
+def test_what_is_predicted_and_forced_counts_round_by_round() -> None:
+    counts = Counts()
+    origins = (Origin.PREDICTED, Origin.PREDICTED, Origin.FORCED, Origin.PLAIN)
+    counts.add(replace(step(1, 4), origins=origins, predicted=5))
+    assert (counts.predicted, counts.prediction_rejected, counts.forced) == (2, 3, 1)
+
+
+def test_a_cancelled_answer_s_prompt_is_found_in_the_cache() -> None:
+    with serving(Engine(Slow(0.01, sequences=1))) as server:
+        for _ in range(2):
+            asked = {"prompt": "ab" * 20, "max_tokens": 3000, "stream": True}
+            with server.client.stream("POST", "/v1/completions", json=asked) as answer:
+                lines = answer.iter_lines()
+                next(lines)
+            assert server.settled()
+        found = server.metrics()
+        assert found[f"vllm:prefix_cache_queries_total{{{LABEL}}}"] == 80
+        assert found[f"vllm:prefix_cache_hits_total{{{LABEL}}}"] == 39
+
+
+class Lost(Slow):
+    """Its logits are no numbers, once."""
+
+    def forward(self, chunks: Sequence[Chunk]) -> list[np.ndarray]:
+        found = super().forward(chunks)
+        return [np.full_like(logits, np.nan) for logits in found] if self.passes == 1 else found
+
+
+def test_an_answer_that_failed_has_no_latency() -> None:
+    with serving(Engine(Lost())) as server:
+        assert server.complete(max_tokens=3).status_code == 500
+        assert server.complete(max_tokens=3).status_code == 200
+        assert server.settled()
+        found = server.metrics()
+        assert found[f"vllm:e2e_request_latency_seconds_count{{{LABEL}}}"] == 1
 
 
 def test_histograms_are_cumulative() -> None:

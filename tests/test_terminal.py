@@ -16,7 +16,15 @@ from contextlib import suppress
 import pytest
 
 from draftproof.stats import Completion, Stats
-from draftproof.terminal import Interrupt, Notices, Terminal, one_line, printable, statistics_line
+from draftproof.terminal import (
+    STYLES,
+    Interrupt,
+    Notices,
+    Terminal,
+    one_line,
+    printable,
+    statistics_line,
+)
 from draftproof.types import Origin, Piece
 
 pty = pytest.importorskip("pty")
@@ -298,3 +306,7 @@ def test_ctrl_c_twice_at_the_prompt_leaves(screens: list[Screen]) -> None:
     screen.type("\x03")
     screen.end()
     assert screen.child.returncode == 0
+
+
+def test_every_origin_has_a_style() -> None:
+    assert STYLES.keys() == set(Origin)

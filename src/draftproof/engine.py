@@ -20,7 +20,7 @@ from draftproof.params import SamplingParams
 from draftproof.rounds import Rounds
 from draftproof.sequence import Sequence
 from draftproof.stats import Completion
-from draftproof.text import encode_prompt
+from draftproof.text import checked_ids, encode_prompt
 from draftproof.types import ModelOptions, Prompt, Speculation, Step
 
 logger = logging.getLogger("draftproof")
@@ -73,7 +73,7 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         speculation: Speculation | None = None,
-        prediction: str | Many[int] = (),
+        prediction: str | Many[int] | None = None,
     ) -> int:
         """Queue a request; it runs in the rounds of ``step``.
 
@@ -112,13 +112,12 @@ class Engine:
         self._rounds.waiting.append(sequence)
         return sequence.request
 
-    def _predicted(self, prediction: str | Many[int]) -> Many[int]:
+    def _predicted(self, prediction: str | Many[int] | None) -> Many[int]:
+        """Its tokens; as a prompt's, but it may be empty, and begins without BOS."""
         if isinstance(prediction, str):
             return self.target.tokenizer.encode(prediction)
         size = self.target.capabilities.vocabulary
-        if any(type(token) is not int or not 0 <= token < size for token in prediction):
-            raise PromptError(f"a prediction is text, or token ids from 0 to {size - 1}")
-        return prediction
+        return checked_ids(prediction, size, "prediction") if prediction is not None else ()
 
     def cancel(self, request: int) -> None:
         """End a request between two rounds; its neighbours and the caches stay as they are.

@@ -45,13 +45,18 @@ def page(title: str, parts: Sequence[str]) -> str:
         title: its heading, as text.
         parts: HTML fragments, in order; the classes ``good`` and ``bad`` colour a verdict.
     """
-    body = "\n".join(parts)
+    body = "\n".join(_numbered(part, number) for number, part in enumerate(parts))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
         f"<body>\n<main>\n<h1>{escape(title)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
     )
+
+
+def _numbered(part: str, number: int) -> str:
+    """The ids of its pictures made its own."""
+    return re.sub(r'(\bid="|url\(#|href="#)(f[0-9a-f]{8}-)', rf"\g<1>\g<2>{number}-", part)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -103,8 +108,8 @@ def figure(width: float, height: float) -> Any:
 def svg(figure: Any) -> str:
     """A matplotlib figure as an SVG element to put into a page.
 
-    Text stays text. Ids are a function of the picture, so that two pictures on a page do not
-    share one. Its accessible name is its titles.
+    Text stays text. Ids are a function of the picture; ``page`` numbers them, should a picture
+    come twice. Its accessible name is its titles.
     """
     from matplotlib import rc_context
 

@@ -79,7 +79,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
-    json_schema: Mapping[str, Any] | bool | str | None = None
+    json_schema: Mapping[str, Any] | str | None = None
     regex: str | None = None
     grammar: str | None = None
     processors: Sequence[Processor] = ()
@@ -180,11 +180,15 @@ class SamplingParams:
             ),
             f"logit_bias must give token ids a value from -100 (never) to 100, not {given!r}",
         )
+        require(
+            bias is None or len(bias) == len(given),
+            f"logit_bias names a token twice: {given!r}",
+        )
         pairs = ((int(token), float(value)) for token, value in (bias or {}).items())
         object.__setattr__(self, "logit_bias", tuple(sorted(pairs)))
 
     def _check_grammar(self) -> None:
-        if isinstance(self.json_schema, (Mapping, bool)):
+        if isinstance(self.json_schema, Mapping):
             object.__setattr__(self, "json_schema", json.dumps(self.json_schema))
         given = [name for name in GRAMMARS if getattr(self, name) is not None]
         require(
@@ -197,6 +201,11 @@ class SamplingParams:
                 not self.min_tokens,
                 f"min_tokens cannot be promised together with {name}, which may be complete "
                 "before: leave one of them out",
+            )
+            require(
+                not self.ignore_eos,
+                f"ignore_eos cannot go together with {name}, which says where the answer ends: "
+                "leave one of them out",
             )
 
     @property

@@ -18,11 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace
 
-from draftproof.errors import ParameterError
+from draftproof.checks import require
+from draftproof.errors import DraftproofError, ParameterError
 from draftproof.params import BAN, GRAMMARS, Processor, SamplingParams
 from draftproof.text import Tokenizer, all_pieces
 from draftproof.types import Array
@@ -77,7 +78,7 @@ class Processors:
     def __bool__(self) -> bool:
         return bool(self._changes)
 
-    def apply(self, logits: Array, drafted: Sequence[int]) -> tuple[Array, ParameterError | None]:
+    def apply(self, logits: Array, drafted: Sequence[int]) -> tuple[Array, DraftproofError | None]:
         """A changed copy of logits [n, V], up to the first row that has no distribution.
 
         Args:
@@ -97,7 +98,7 @@ class Processors:
             row, prefix = logits[i], drafted[: before + i]
             try:
                 self._change(row, prefix)
-            except ParameterError as error:
+            except DraftproofError as error:
                 row[...] = 0
                 return logits[: i + 1], error
             if i + 1 < count and row[drafted[before + i]] == -inf:
@@ -201,7 +202,8 @@ class BadWords:
         self._longest = max(map(len, self._words))
         self._sorted = sorted(range(len(self._pieces)), key=self._pieces.__getitem__)
         self._completing: dict[bytes, list[int]] = {}  # rest of a word: tokens that begin with it
-        self._whole = [token for word in self._words for token in self._holding(word)]
+        each = enumerate(self._pieces)
+        self._whole = [token for token, piece in each if any(word in piece for word in self._words)]
 
     def __call__(self, row: Array, drafted: Sequence[int]) -> None:
         """Change a row [V] in place."""
@@ -227,10 +229,6 @@ class BadWords:
         yield from reversed(drafted)
         for at in range(len(self._tokens) - 1, self._prompt - 1, -1):
             yield self._tokens[at]
-
-    def _holding(self, word: bytes) -> Iterator[int]:
-        """Tokens that hold the whole of a word."""
-        return (token for token, piece in enumerate(self._pieces) if word in piece)
 
     def _beginning(self, rest: bytes) -> list[int]:
         """Tokens that begin with the rest of a word: neighbours in alphabetical order."""
@@ -274,7 +272,9 @@ def _custom(processor: Processor, tokens: list[int]) -> _Change:
 
     def change(row: Array, drafted: Sequence[int]) -> None:
         try:
-            row[...] = processor([*tokens, *drafted], row)
+            changed = processor([*tokens, *drafted], row)
+            require(changed.shape == row.shape, f"it returned the shape {changed.shape}")
+            row[:] = changed
         except Exception as error:  # somebody's function: anything may go wrong
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ParameterError(
@@ -293,7 +293,6 @@ def _require_tokens(option: str, tokens: Iterable[int], width: int) -> None:
             )
 
 
-def _indices(row: Array, ids: Sequence[int]) -> Any:
+def _indices(row: Array, ids: Sequence[int]) -> Array:
     """Token ids as an index into a row, on its device."""
-    xp = array_namespace(row)
-    return xp.asarray(ids, dtype=xp.int64, device=row.device)
+    return array_namespace(row).asarray(ids, device=row.device)

@@ -14,13 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from draftproof.calibration import Calibration
+from draftproof.change import Change
 from draftproof.drafters import Drafter, DraftRequest
 from draftproof.drafters.chain import ChainDrafter
 from draftproof.errors import DraftproofError, ModelError
 from draftproof.models import Chunk, Model
 from draftproof.rules import RULES, match_picks
 from draftproof.sampling import distribution, greedy
-from draftproof.sequence import Change, Sequence
+from draftproof.sequence import Sequence
 from draftproof.types import Array, Draft, Seconds, Step, Verdict
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence as Many
-from typing import NamedTuple
+from contextlib import suppress
 
+from draftproof.change import Change, origin
 from draftproof.control.turn import LONGEST
 from draftproof.drafters.prediction import Prediction
+from draftproof.errors import DraftproofError
 from draftproof.models import Capabilities
 from draftproof.noise import noise_for
 from draftproof.params import SamplingParams
@@ -34,27 +36,6 @@ from draftproof.types import (
 )
 
 _owners = itertools.count()
-_KEPT = {
-    Source.DRAFTER: Origin.ACCEPTED,
-    Source.GRAMMAR: Origin.FORCED,
-    Source.PREDICTION: Origin.PREDICTED,
-}
-
-
-class Change(NamedTuple):
-    """What a round did to a sequence.
-
-    Attributes:
-        origins: of the emitted tokens.
-        pieces: the text let out.
-        logprobs: of the emitted tokens, where they were asked for.
-        prompt_logprobs: of the prompt tokens that were read, where they were asked for.
-    """
-
-    origins: Many[Origin] = ()
-    pieces: Many[Piece] = ()
-    logprobs: Many[TokenLogprob] = ()
-    prompt_logprobs: Many[TokenLogprob] = ()
 
 
 class Sequence:
@@ -134,9 +115,10 @@ class Sequence:
         """What its grammar forces next, or else its predicted text; empty where neither knows."""
         length = self._left - 1 if self.draft_length else 0
         if length > 0 and self._constraint is not None:
-            tokens = self._constraint.forced(self.answer)[:length]
-            if tokens:
-                return Draft(tokens, source=Source.GRAMMAR)
+            with suppress(DraftproofError):  # it is told where the row is asked for
+                tokens = self._constraint.forced(self.answer)[:length]
+                if tokens:
+                    return Draft(tokens, source=Source.GRAMMAR)
         if length > 0 and self._prediction is not None:
             tokens = self._prediction.propose(self.answer, length)
             if tokens:
@@ -161,17 +143,15 @@ class Sequence:
             logits: the target's, [k+1, V].
         """
         accepted = draft.tokens[: verdict.accepted]
-        kept = _KEPT[draft.source]
         pieces: list[Piece] = []
         origins: list[Origin] = []
         logprobs: list[TokenLogprob] = []
         added = (verdict.token,) if verdict.dead_end is None else ()
         for row, token in enumerate((*accepted, *added)):
-            origin = kept if row < len(accepted) else _added(draft, verdict)
-            origins.append(origin)
+            origins.append(origin(draft, verdict, row))
             if self.params.logprobs is not None:
                 logprobs.append(logprob(logits[row], token, self.params.logprobs))
-            pieces += self._append(token, origin)
+            pieces += self._append(token, origins[-1])
             if self.finish_reason:
                 break
         if verdict.dead_end and not self.finish_reason:
@@ -217,12 +197,21 @@ class Sequence:
             return []
         stops = len(self.tokens) - self._prompt_length >= self.params.min_tokens
         pieces = self._stream.push(token, origin, stops)
-        complete = self._constraint is not None and self._constraint.complete(self.answer)
-        if self._stream.stopped or complete:
+        if self._stream.stopped or self._complete():
             self.finish_reason = "stop"
+        elif self.error:
+            self.finish_reason = "error"
         elif not self._left:
             self.finish_reason = "length"
         return pieces
+
+    def _complete(self) -> bool:
+        """Whether its grammar has nothing more to say; notes where it can go no further."""
+        try:
+            return self._constraint is not None and self._constraint.complete(self.answer)
+        except DraftproofError as error:
+            self.error = error
+            return False
 
     @property
     def elapsed(self) -> float:
@@ -286,13 +275,6 @@ class Sequence:
             logprobs=_asked(self.params.logprobs, self._logprobs),
             prompt_logprobs=_asked(self.params.prompt_logprobs, self._prompt_logprobs),
         )
-
-
-def _added(draft: Draft, verdict: Verdict) -> Origin:
-    """What the token is that the target adds."""
-    if draft.source is not Source.DRAFTER or not draft.tokens:
-        return Origin.PLAIN
-    return Origin.CORRECTION if verdict.accepted < len(draft.tokens) else Origin.BONUS
 
 
 def _asked(count: int | None, found: list[TokenLogprob]) -> tuple[TokenLogprob, ...] | None:

@@ -27,6 +27,8 @@ STYLES = {
     Origin.CORRECTION: Style(color="magenta", bold=True),
     Origin.BONUS: Style(color="cyan"),
     Origin.PLAIN: Style(),
+    Origin.FORCED: Style(color="yellow"),
+    Origin.PREDICTED: Style(color="blue"),
 }
 """The sixteen colours of the terminal's own theme: legible on dark and on light."""
 
@@ -255,6 +257,8 @@ def _legend(stats: Stats) -> Text:
         Origin.CORRECTION: _count(stats.correction, "correction"),
         Origin.BONUS: f"{stats.bonus} bonus",
         Origin.PLAIN: f"{stats.plain} plain",
+        Origin.FORCED: f"{stats.forced} forced",
+        Origin.PREDICTED: f"{stats.predicted} predicted",
     }
     present = [Text(text, STYLES[origin]) for origin, text in counts.items() if text[0] != "0"]
     return Text(" + ").join(present)

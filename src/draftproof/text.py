@@ -85,7 +85,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, vocabulary: int) -> list
         text = apply_template(tokenizer, cast(Sequence[Message], prompt))
         tokens = _with_bos(tokenizer, tokenizer.encode(text))
     else:
-        tokens = _checked_ids(prompt, vocabulary)
+        tokens = checked_ids(prompt, vocabulary)
     if not tokens:
         raise PromptError("the prompt is empty: give it some text")
     return tokens
@@ -100,10 +100,15 @@ def _is_list(prompt: object) -> bool:
     return isinstance(prompt, Sequence) and not isinstance(prompt, bytes)
 
 
-def _checked_ids(prompt: Sequence[Any], vocabulary: int) -> list[int]:
+def checked_ids(prompt: Sequence[Any], vocabulary: int, what: str = "prompt") -> list[int]:
+    """Token ids as they were given.
+
+    Raises:
+        PromptError: they are something else.
+    """
     if not _is_list(prompt) or any(type(t) is not int or not 0 <= t < vocabulary for t in prompt):
         raise PromptError(
-            "a prompt is text, a list of messages, or a list of token ids "
+            f"a {what} is text, a list of messages, or a list of token ids "
             f"from 0 to {vocabulary - 1}"
         )
     return list(prompt)

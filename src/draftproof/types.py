@@ -28,6 +28,7 @@ Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 
 RULES = ("block", "token", "match")
+IMPOSSIBLE = -9999.0  # the log-probability of what cannot be, in JSON
 INT32 = 2**31 - 1  # the most that llama.cpp's integers hold
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -224,8 +225,9 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As the command line prints it."""
-        return {"token": self.token, "logprob": self.logprob, "top": list(map(list, self.top))}
+        """As the command line prints it; JSON knows no infinity, and others write -9999 for it."""
+        top = [[token, max(value, IMPOSSIBLE)] for token, value in self.top]
+        return {"token": self.token, "logprob": max(self.logprob, IMPOSSIBLE), "top": top}
 
 
 @dataclass(frozen=True, slots=True)

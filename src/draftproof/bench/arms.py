@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from draftproof.checks import require
 from draftproof.drafters import split_chain
 from draftproof.engine import Engine
 from draftproof.errors import ParameterError
@@ -68,6 +69,10 @@ def parse_arm(text: str) -> ArmSpec:
         ParameterError: the text is none of these.
     """
     drafter, at, length = text.rpartition("@")
+    require(
+        not (at and length[:1] in ("-", "+") and length[1:].isdecimal()),
+        f"{length!r} is no draft length: write {drafter}@3 or {drafter}@auto",
+    )
     if not at or not (length == "auto" or length.isdecimal()):  # a path may hold an @
         drafter, at, length = text, "", "auto"
     if drafter in ("", "none") or (drafter == PLAIN and at):

@@ -13,6 +13,7 @@ from draftproof.check.clock import Clock, Extent
 from draftproof.check.evidence import Evidence, certain, power_curve, said, smallest_found
 from draftproof.check.findings import Fault, Stage
 from draftproof.check.lab import Lab, Round, plain_array
+from draftproof.checks import require
 from draftproof.models import Chunk
 from draftproof.params import SamplingParams
 from draftproof.sampling import distribution
@@ -103,7 +104,10 @@ def check_law(lab: Lab, clock: Clock, extent: Extent, seen: Sequence[Round]) -> 
     params = replace(lab.params, max_tokens=DEPTH, ignore_eos=True)
     found: list[tuple[Path, Evidence]] = []
     drafted = 0
-    texts = sorted({one.context for one in seen}, key=len) or lab.prompts
+    room = lab.target.capabilities.context_length - DEPTH
+    drafted_behind = sorted({one.context for one in seen}, key=len)
+    texts = [tuple(text) for text in drafted_behind or lab.prompts if len(text) <= room]
+    require(bool(texts), f"no answer of {DEPTH} tokens fits into the context: give a longer one")
     for number, prompt in enumerate(texts[: extent.laws]):
         part = (number + 1) / min(extent.laws, len(texts))
         split = cells(lab, prompt, params, extent.cells)

@@ -41,7 +41,7 @@ PAPER = ("alpha", "k", "draft_cost", "verify_cost")
 @click.argument("target", required=False)
 @click.argument("drafts", nargs=-1)
 @click.option("--alpha", type=float, help="On paper: the acceptance rate. No model is needed.")
-@click.option("--k", type=click.IntRange(min=0), show_default="4", help="On paper: draft length.")
+@click.option("--k", type=click.IntRange(0, 1000), show_default="4", help="On paper: draft length.")
 @click.option(
     "--draft-cost",
     type=float,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from draftproof.checks import require
 from draftproof.drafters import Drafter, load_drafter, split_chain
 from draftproof.engine import Engine
 from draftproof.errors import ParameterError
@@ -78,6 +79,8 @@ def batch_sizes(wanted: Sequence[int] | None, profile: Profile | None) -> list[i
     Raises:
         ParameterError: the profile does not know one that was asked for.
     """
+    for size in wanted or ():
+        require(1 <= size <= 256, f"batch sizes lie from 1 to 256, not {size}")
     if profile is None:
         return sorted({1, *(SIZES if wanted is None else wanted)})
     for size in wanted or ():

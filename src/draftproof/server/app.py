@@ -7,26 +7,25 @@ Not here: what bodies may hold (``schema.py``), what answers look like (``shapes
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from draftproof.engine import Engine
 from draftproof.server.events import EventStream, Telling, while_connected
 from draftproof.server.explain import add_page
 from draftproof.server.exposition import Exposition
-from draftproof.server.guard import Guard
+from draftproof.server.guard import Guard, guarded
 from draftproof.server.metrics import Metrics
 from draftproof.server.prepare import Job, Preparation
-from draftproof.server.refusals import Refusal, add_handlers, document
+from draftproof.server.refusals import Refusal, add_handlers, document, short
 from draftproof.server.schema import (
     ChatBody,
     CompletionBody,
@@ -48,7 +47,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     500: {"description": "A model failed."},
     503: {"description": "The server is shutting down."},
 }
-BEARER = HTTPBearer(auto_error=False)
+BEARER = HTTPBearer(auto_error=False)  # for the description: the routes' class asks for keys
 VERSION = metadata.version("draftproof")
 STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
@@ -82,30 +81,12 @@ def create_app(
     )
     app.state.service = server.service
     for router in (_answers(server), _knowledge(server)):
-        app.include_router(router, dependencies=[Depends(_key(settings))])
+        app.include_router(router, dependencies=[Depends(BEARER)])
     app.include_router(_open(server))
     app.add_middleware(Guard, limit=settings.max_body)
     add_handlers(app)
     add_page(app)
     return app
-
-
-def _key(settings: Settings) -> Callable[..., None]:
-    """A dependency that wants one of the keys, if there are any."""
-
-    def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
-        key = given.credentials.encode() if given else b""
-        if settings.api_keys and not any(
-            secrets.compare_digest(key, each.encode()) for each in settings.api_keys
-        ):
-            raise Refusal(
-                401,
-                "this server needs an API key: send it as Authorization: Bearer KEY",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-
-    return check
 
 
 class Server:
@@ -120,7 +101,7 @@ class Server:
     def __init__(self, engine: Engine, settings: Settings, speculation: Speculation) -> None:
         capabilities = engine.target.capabilities
         slots, self.context = capabilities.max_sequences, capabilities.context_length
-        self.settings = settings
+        self.settings, self.routes = settings, guarded(settings)
         self.metrics = Metrics(slots, slots * self.context, settings.log_interval)
         self.exposition = Exposition(self.metrics, settings.name)
         self.service = Service(engine, self.metrics, settings.max_waiting)
@@ -137,7 +118,9 @@ class Server:
             Refusal: it is another one.
         """
         if model not in (None, *self.settings.names):
-            message = f"there is no model {model!r} here: ask for {self.settings.name!r}"
+            message = (
+                f"there is no model {short(str(model))!r} here: ask for {self.settings.name!r}"
+            )
             raise Refusal(404, message, "model_not_found", "model")
         return model or self.settings.name
 
@@ -176,7 +159,7 @@ class Server:
 
 def _answers(server: Server) -> APIRouter:
     """What generates."""
-    router = APIRouter(responses=ERRORS)
+    router = APIRouter(responses=ERRORS, route_class=server.routes)
 
     @router.post("/v1/chat/completions", responses={200: STREAM})
     async def chat_completions(body: ChatBody, request: Request) -> Response:
@@ -202,7 +185,7 @@ def _answers(server: Server) -> APIRouter:
 
 def _knowledge(server: Server) -> APIRouter:
     """What the model is, and its tokens."""
-    router = APIRouter(responses=ERRORS)
+    router = APIRouter(responses=ERRORS, route_class=server.routes)
 
     @router.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -243,7 +226,8 @@ def _knowledge(server: Server) -> APIRouter:
 def _tokens(preparation: Preparation, body: TokenizeBody) -> list[int]:
     if body.messages is not None:
         return preparation.chat(body.messages)
-    assert body.prompt is not None
+    if not body.prompt:
+        return []
     return preparation.encode(body.prompt, body.add_special_tokens)
 
 

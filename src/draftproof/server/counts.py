@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from draftproof.types import Step
+from draftproof.types import Origin, Step
 
 
 @dataclass(slots=True)
@@ -17,6 +17,7 @@ class Progress:
     Attributes:
         arrival: when it was asked for.
         prompt_tokens: tokens of its prompt.
+        prefilled: how many of them the target read.
         speculated: whether a drafter may draft for it.
         first: when its first tokens came, 0 before.
         last: when its newest came.
@@ -27,6 +28,7 @@ class Progress:
     arrival: float
     prompt_tokens: int
     speculated: bool
+    prefilled: int = 0
     first: float = 0.0
     last: float = 0.0
     tokens: int = 0
@@ -103,3 +105,7 @@ class Counts:
         self.evaluated_at.update(range(step.evaluated))
         self.accepted_at.update(range(step.accepted))
         self.draft_lengths[drafted] += 1
+        predicted = step.origins.count(Origin.PREDICTED)
+        self.predicted += predicted
+        self.prediction_rejected += step.predicted - predicted
+        self.forced += step.origins.count(Origin.FORCED)

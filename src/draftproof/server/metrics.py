@@ -14,7 +14,6 @@ from threading import Lock
 from typing import Any
 
 from draftproof.server.counts import Counts, Histogram, Progress, Speed
-from draftproof.stats import Stats
 from draftproof.types import Step
 
 logger = logging.getLogger("draftproof.server")
@@ -56,11 +55,18 @@ class Metrics:
                 progress.seen = True
                 seconds = step.seconds.draft + step.seconds.verify + step.seconds.other
                 self.queue.observe(max(0.0, now - seconds - progress.arrival))
-                self.counts.prompt_tokens += progress.prompt_tokens
+            progress.prefilled += step.prefilled
             self._count_round(step)
             if step.tokens:
+                if not progress.first:
+                    self._count_prompt(progress)
                 self.counts.add(step)
                 self._count_time(step, progress, now)
+
+    def _count_prompt(self, progress: Progress) -> None:
+        """A prompt that has been read: both counts at once, so that their ratio is right."""
+        self.counts.prompt_tokens += progress.prompt_tokens
+        self.counts.cached_tokens += progress.prompt_tokens - progress.prefilled
 
     def _count_round(self, step: Step) -> None:
         """The seconds of a round are those of all its steps."""
@@ -83,20 +89,12 @@ class Metrics:
             self.first_token.observe(now - progress.arrival)
         progress.last, progress.tokens = now, progress.tokens + new
 
-    def finished(self, step: Step, progress: Progress, stats: Stats) -> None:
-        """Count an answer that has ended by itself."""
-        with self.lock:
-            self.counts.ends[str(step.finish_reason)] += 1
-            self.counts.cached_tokens += stats.cached_tokens
-            self.counts.predicted += stats.predicted
-            self.counts.prediction_rejected += stats.prediction_rejected
-            self.counts.forced += stats.forced
-            self.whole.observe(progress.last - progress.arrival if progress.last else 0.0)
-
-    def ended(self, reason: str) -> None:
-        """Count an answer that was ended."""
+    def ended(self, reason: str, seconds: float | None = None) -> None:
+        """Count an answer that has ended; the seconds are those of one that is complete."""
         with self.lock:
             self.counts.ends[reason] += 1
+            if seconds is not None:
+                self.whole.observe(seconds)
 
     def state(self, open_: int, held: int) -> None:
         """Take note of how many answers are open, and of the tokens in the cache."""

@@ -17,10 +17,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from draftproof.engine import Engine
-from draftproof.errors import ParameterError, PromptError
+from draftproof.errors import ParameterError
 from draftproof.params import GRAMMARS, SamplingParams
 from draftproof.processors import constraint_for
 from draftproof.sampling import choices
+from draftproof.server.refusals import Refusal
 from draftproof.server.schema import (
     ChatBody,
     CompletionBody,
@@ -81,6 +82,7 @@ class Preparation:
         Raises:
             ParameterError: an option that cannot be used, or does not go with another.
             PromptError: a prompt that cannot be used.
+            Refusal: one that leaves no room in the context.
         """
         params = _params(body)
         speculation = self._speculated(body)
@@ -107,8 +109,6 @@ class Preparation:
         given = body.prompt
         several = isinstance(given, list) and not isinstance(given[0], int)
         every: Any = given if several else [given]
-        if len(every) > MAX_CHOICES:
-            raise ParameterError(f"{MAX_CHOICES} prompts at most: send fewer at once")
         return [self.encode(prompt) for prompt in every]
 
     def chat(self, messages: Sequence[MessageBody]) -> list[int]:
@@ -124,7 +124,8 @@ class Preparation:
             bos: whether it begins with the token that prompts begin with.
 
         Raises:
-            PromptError: it cannot be used, or leaves no room in the context.
+            PromptError: it cannot be used.
+            Refusal: it leaves no room in the context.
         """
         if isinstance(prompt, str):
             self._require_room(len(prompt))
@@ -135,7 +136,7 @@ class Preparation:
             tokens = self._tokens(prompt, bos)
         context = self._capabilities.context_length
         if len(tokens) >= context:
-            raise PromptError(
+            raise _too_long(
                 f"the prompt has {len(tokens)} tokens and {self._name} a context of {context}: "
                 "shorten it"
             )
@@ -151,7 +152,7 @@ class Preparation:
         with self._encoding:
             longest = self._longest
         if characters > longest * self._capabilities.context_length:
-            raise PromptError(f"{characters} characters cannot fit: shorten the text")
+            raise _too_long(f"{characters} characters cannot fit: shorten the text")
 
     @cached_property
     def _longest(self) -> int:
@@ -188,6 +189,10 @@ class Preparation:
         if off or length:
             return replace(self._speculation, draft_length=length or 0)
         return self._speculation
+
+
+def _too_long(message: str) -> Refusal:
+    return Refusal(400, message, "context_length_exceeded")
 
 
 def _joined(messages: Sequence[MessageBody], template: bool) -> Prompt:

@@ -13,7 +13,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from draftproof.server.settings import (
@@ -43,6 +52,7 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "suffix": ("this server cannot fill in: leave the suffix out", ("",)),
     "modalities": ("answers are text", (["text"],)),
     "audio": ("answers are text", ()),
+    "annotations": (LOCAL, ([],)),  # OpenAI's own answers, sent back, have these
     "reasoning_effort": (LOCAL, ()),
     "verbosity": (LOCAL, ()),
     "store": ("nothing is stored here: leave it out", (False,)),
@@ -209,9 +219,9 @@ class GenerationBody(Body):
     @model_validator(mode="after")
     def _streamed(self) -> GenerationBody:
         if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError("stream", "stream_options go with stream: true")
+            raise _refused("stream_options", "these go with stream: true")
         if self.include_rounds and not self.stream:
-            raise PydanticCustomError("stream", "include_rounds goes with stream: true")
+            raise _refused("include_rounds", "this goes with stream: true")
         return self
 
 
@@ -227,16 +237,32 @@ class ChatBody(GenerationBody):
     @model_validator(mode="after")
     def _paired(self) -> ChatBody:
         if self.top_logprobs is not None and not self.logprobs:
-            raise PydanticCustomError("logprobs", "top_logprobs go with logprobs: true")
+            raise _refused("top_logprobs", "these go with logprobs: true")
         if None not in (self.max_tokens, self.max_completion_tokens):
-            raise PydanticCustomError("twice", "max_tokens is max_completion_tokens: give one")
+            raise _refused("max_tokens", "this is max_completion_tokens: give one of them")
         return self
+
+
+def _prompted(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """One sentence for all the types that are tried."""
+    if isinstance(value, list) and len(value) > MAX_CHOICES and not isinstance(value[0], int):
+        raise PydanticCustomError("prompts", f"at most {MAX_CHOICES} prompts")
+    try:
+        return validate(value)
+    except ValidationError:
+        if isinstance(value, str):
+            raise
+        why = "a prompt is text, or token ids from 0; there may be a list of prompts"
+        raise PydanticCustomError("prompt", why) from None
 
 
 class CompletionBody(GenerationBody):
     """The body of ``/v1/completions``. A prompt is text or token ids; a list of them, several."""
 
-    prompt: Text | Several[Text] | Annotated[Ids, Field(min_length=1)] | Several[Ids]
+    prompt: Annotated[
+        Text | Several[Text] | Annotated[Ids, Field(min_length=1)] | Several[Ids],
+        WrapValidator(_prompted),
+    ]
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     echo: bool = False
     max_tokens: int = 16

@@ -224,16 +224,17 @@ class Service:
             answers, number, progress = self._asked[step.request]
             self._metrics.count(step, progress, now)
             if step.finish_reason is not None:
-                self._complete(step)
+                self._complete(step, now)
             events.append((answers, (number, step)))
         self._tell()
         self._send(events)
 
-    def _complete(self, step: Step) -> None:
+    def _complete(self, step: Step, now: float) -> None:
         answers, number, progress = self._asked.pop(step.request)
         with suppress(DraftproofError):  # the step holds the error, if there is one
             answers.stats[number] = self._engine.completion(step.request).stats
-        self._metrics.finished(step, progress, answers.stats[number])
+        seconds = None if step.error else now - progress.arrival
+        self._metrics.ended(str(step.finish_reason), seconds)
 
     def _fail(self, every: Sequence[Answers], error: Exception) -> None:
         """End some answers with an error."""

@@ -13,6 +13,8 @@ const IDEAS = [
   "Write a Python function that returns the n-th Fibonacci number, and explain it.",
 ];
 
+const FULL = "context_length_exceeded"; // the server's word for it
+
 class Chat {
   #server = new Server();
   #model;
@@ -132,10 +134,10 @@ class Chat {
     const done = await this.#while(async (signal) => {
       for await (const chunk of this.#server.stream(request, signal)) this.#grow(answer, chunk);
     });
-    answer.end(done === "stopped" ? "Stopped." : "");
-    this.#status.textContent = answer.summary();
+    answer.end({ stopped: "Stopped.", failed: "This answer is incomplete." }[done]);
+    this.#status.textContent = done === "failed" ? "" : answer.summary();
     if (messages !== this.#messages) return; // a new chat has begun
-    if (answer.text || done === "finished") {
+    if (done === "finished" || (done === "stopped" && answer.text)) {
       messages.push({ role: "assistant", content: answer.text });
     } else {
       this.#takeBack(answer, asked);
@@ -144,13 +146,15 @@ class Chat {
     if (this.#settings.replays) await this.#replay();
   }
 
-  /** An answer that never began: the question goes back to where it was written. */
+  /** No answer: the question goes back to where it was written; a part of an answer stays in sight. */
   #takeBack(answer, asked) {
-    answer.node.remove();
-    this.#log.lastElementChild?.remove();
+    if (!answer.text) {
+      answer.node.remove();
+      this.#log.lastElementChild?.remove();
+    }
     this.#messages.pop();
     this.#input.value ||= asked;
-    this.#ideas.hidden = this.#messages.length > 0;
+    this.#ideas.hidden = this.#log.childElementCount > 0;
   }
 
   #grow(answer, chunk) {
@@ -175,7 +179,10 @@ class Chat {
       return "finished";
     } catch (error) {
       if (error.name === "AbortError") return "stopped";
-      this.#complain(error.message);
+      if (error.code === FULL && this.#messages.length > 1) {
+        const fresh = button("New chat", () => this.#clear());
+        this.#complain("The conversation is full: the model cannot read more. ", fresh);
+      } else this.#complain(error.message);
       if (error.status === 401) this.#settings.askKey();
       return "failed";
     } finally {
@@ -191,8 +198,8 @@ class Chat {
     if (held && !on) this.#input.focus();
   }
 
-  #complain(message) {
-    this.#alert.textContent = message;
+  #complain(message, ...more) {
+    this.#alert.replaceChildren(message, ...more);
     this.#alert.hidden = !message;
   }
 }

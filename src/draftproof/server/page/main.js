@@ -84,7 +84,7 @@ async function startFigures() {
     figure("verification", verification),
   ]);
   document.documentElement.dataset.figures = "ready";
-  if (location.hash.startsWith("#fig-")) document.querySelector(location.hash)?.scrollIntoView();
+  if (location.hash.startsWith("#fig-")) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 }
 
 /** What the server serves; null where it has the figures alone. */

@@ -1,9 +1,10 @@
 // Requests to the served model: its streams, its statistics, and its errors in plain words.
 
 export class Refusal extends Error {
-  constructor(message, status) {
+  constructor(message, status, code = null) {
     super(message);
     this.status = status;
+    this.code = code;
   }
 }
 
@@ -34,7 +35,7 @@ export class Server {
       if (chunk.error) throw new Refusal(chunk.error.message ?? "The server failed.", 500);
       yield chunk;
     }
-    throw new Refusal("The connection ended before the answer did.", 0);
+    throw ended();
   }
 }
 
@@ -47,19 +48,21 @@ async function reach(path, options) {
     throw new Refusal("The server cannot be reached. Is it still running?", 0);
   }
   if (answer.ok) return answer;
-  throw new Refusal(await reason(answer), answer.status);
+  const { error } = (await answer.json().catch(() => null)) ?? {};
+  throw new Refusal(reason(answer, error), answer.status, error?.code);
 }
 
-async function reason(answer) {
+function reason(answer, error) {
   if (answer.status === 401) return "This server asks for an API key: enter it in the settings.";
   if (answer.status === 429) {
     const wait = answer.headers.get("Retry-After");
     return `The server is busy. Try again ${wait ? `in ${wait} s` : "in a moment"}.`;
   }
   if (answer.status === 503) return "The server is shutting down and takes no more requests.";
-  const found = await answer.json().catch(() => null);
-  return found?.error?.message ?? `The server answered with ${answer.status}.`;
+  return error?.message ?? `The server answered with ${answer.status}.`;
 }
+
+const ended = () => new Refusal("The connection ended before the answer did.", 0);
 
 /** The data of server-sent events. */
 async function* events(body) {
@@ -75,6 +78,8 @@ async function* events(body) {
         if (line.startsWith("data:")) yield line.slice(5).trimStart();
       }
     }
+  } catch (error) {
+    throw error.name === "AbortError" ? error : ended();
   } finally {
     reader.cancel().catch(() => {}); // the connection may be gone already
   }
