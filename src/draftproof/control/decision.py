@@ -119,8 +119,10 @@ class Decision:
         plans: list[Plan | None] = [([None] * len(turns), plain)]
         plans += [self._plan(turns, kinds) for kinds in self._mixtures]
         places, choice = max((plan for plan in plans if plan), key=lambda plan: plan[1].value)
+        # A free drafter's promises are tested in every round, kept or not: they need no guard.
         risk = self._behind(turns, places) / self._verify[0]
-        if not any(choice.lengths) or self._budget.margin < risk:
+        unsure = bool(self._drawn(turns, places)) and self._budget.margin < risk
+        if unsure or not any(choice.lengths):
             places, choice = self._probing(turns, plain)
         for turn, place, length in zip(turns, places, choice.lengths, strict=True):
             turn.speaks(place, length)
