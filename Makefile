@@ -16,8 +16,9 @@ demo: .venv/demo  ## an answer of the demo model, every token coloured by its or
 	whole text: The quick brown fox jumpd over the lazy dog. The dog was not amused, and the fox was \
 	very hapy. The quick brown fox laughed at the lazy dog."
 
-test: .venv/dev  ## all tests
-	$(BIN)/pytest
+test: .venv/dev  ## all tests; those that run real models one after another, as their threads spin
+	$(BIN)/pytest -m "not model" --numprocesses auto --maxprocesses 4
+	$(BIN)/pytest -m model
 
 lint: .venv/dev  ## style and types
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,14 +91,16 @@ class Arms:
 
         return run
 
-    def theirs(self, **options: object) -> Run:
+    def theirs(self, **options: Any) -> Run:
         """Through ``generate``, at the same draft length."""
         settings = transformers.GenerationConfig(
             max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, pad_token_id=0
         )
-        settings.num_assistant_tokens = K
-        settings.num_assistant_tokens_schedule = "constant"
-        settings.assistant_confidence_threshold = 0.0
+        assistant = options.get("assistant_model")
+        if assistant is not None:  # its own settings are those that count
+            assistant.generation_config.num_assistant_tokens = K
+            assistant.generation_config.num_assistant_tokens_schedule = "constant"
+            assistant.generation_config.assistant_confidence_threshold = 0.0
 
         def run(prompt: str) -> float:
             ids = torch.tensor([self.encode(prompt)])
