@@ -236,7 +236,7 @@ def outcome(engine: Engine, prompt: list[int], params: SamplingParams, predicted
     return done.finish_reason, tokens, text
 
 
-@pytest.mark.parametrize("options", MIXES, ids=str)
+@pytest.mark.parametrize("options", MIXES, ids=range(len(MIXES)))
 @pytest.mark.parametrize("length", [1, 3, 12])
 def test_what_is_behind_the_end_of_an_answer_changes_nothing(
     options: dict[str, Any], length: int
@@ -347,7 +347,7 @@ WRONG: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", WRONG, ids=str)
+@pytest.mark.parametrize("options", WRONG, ids=range(len(WRONG)))
 def test_what_is_out_of_range_is_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="|".join(options)):
         SamplingParams(**options)
