@@ -59,7 +59,7 @@ class ChainDrafter:
             made.offer(place, free, decision)
         decision.decide()
         for place, drafter in self._drawn:
-            made.draw(place, drafter, decision)
+            made.draw(place, drafter, decision, len(self.drafters) == 1)
         return [
             replace(made.final(turn), forecast=decision.forecast(turn)) for turn in decision.turns
         ]
@@ -105,19 +105,24 @@ class _Made:
                 turn.offers[place] = (draft.tokens, drafter.evidence(request))
                 self._drafts[request.seq, place] = draft
 
-    def draw(self, place: int, drafter: Drafter, decision: Decision) -> None:
-        """Let a drafter speak where it was chosen."""
+    def draw(self, place: int, drafter: Drafter, decision: Decision, alone: bool) -> None:
+        """Let a drafter speak where it was chosen.
+
+        It is guided, unless there is nothing to decide: one that is alone, at a fixed length.
+        """
         turns = decision.asked(place)
         if not turns:
             return
-        guide = partial(decision.further, place)
+        fixed = alone and all(turn.ask.fixed for turn in turns)
+        guide = None if fixed else partial(decision.further, place)
         requests = [
             self._requests[turn.ask.seq]._replace(length=turn.length, guide=guide) for turn in turns
         ]
         decision.begin(place, turns)
         drafts = drafter.propose(requests)
-        for request, draft in zip(requests, drafts, strict=True):
+        for turn, request, draft in zip(turns, requests, drafts, strict=True):
             self._drafts[request.seq, place] = draft
+            turn.heard |= fixed
         decision.ended(
             place, [(r.seq, len(d.tokens)) for r, d in zip(requests, drafts, strict=True)]
         )
