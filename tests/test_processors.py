@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -351,6 +352,27 @@ WRONG: list[dict[str, Any]] = [
 def test_what_is_out_of_range_is_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="|".join(options)):
         SamplingParams(**options)
+
+
+ANYTHING = st.one_of(
+    *(st.none(), st.booleans(), st.integers(-3, 60), st.floats(), st.text("ab[(|", max_size=4)),
+    *(st.lists(st.text("ab", max_size=2), max_size=2), st.lists(st.integers(-1, 6), max_size=2)),
+    st.dictionaries(st.integers(-1, 6), st.floats(-101, 101), max_size=2),
+)
+FIELDS = sorted(field.name for field in fields(SamplingParams))
+
+
+@given(options=st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_anything_is_used_or_refused(options: dict[str, Any]) -> None:
+    try:
+        params = replace(SamplingParams(**options), max_tokens=4, min_tokens=0)
+        plain = Engine(Toy(1)).generate(
+            [0], replace(params, seed=3 if params.temperature else None)
+        )
+    except DraftproofError:
+        return
+    assert 1 <= len(plain.token_ids) <= 4
 
 
 @pytest.mark.parametrize("options", [{"logit_bias": {SIZE: 1}}, {"stop_token_ids": [SIZE]}])

@@ -48,6 +48,7 @@ _SHARED = (
         metavar="DRAFTER",
         help="What proposes tokens: a GGUF file of the same vocabulary; quantize:TYPE, a quantised "
         "copy of the target (Q4_0, Q8_0, ...); lookup, which copies from the text so far; "
+        "early-exit:N, the first N layers of an hf: target (early-exit alone measures N); "
         "table:NAME; replay:CHANCE, for measuring, which knows the answer and is right with this "
         "chance (replay:0.8:burst: wrong in bursts); or none. Several separated by commas "
         "(lookup,FILE): the one speaks that promises most, for each text and round. The text is "
@@ -169,16 +170,23 @@ def _kind(spec: str) -> str:
 
 def refuse_idle_options(context: click.Context) -> None:
     """An option is used or refused, never ignored."""
-    options = context.params
     given = {
         name
-        for name in options
+        for name in context.params
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
+    for applies, names, reason in _idle(context.params):
+        for name in names:
+            if applies and name in given:
+                raise ParameterError(f"--{name.replace('_', '-')} {reason}")
+
+
+def _idle(options: dict[str, Any]) -> tuple[tuple[bool, tuple[str, ...], str], ...]:
+    """Whether something holds, the options that would do nothing then, and what to do."""
     drafters = split_chain(options["draft"])
     copied = options["draft"] == "lookup" and options["rule"] in ("block", "token")
     kinds = {_kind(spec) for spec in (options["target"], *drafters)}
-    idle = (
+    return (
         (
             options["draft"] == "none",
             ("draft_length", "rule", "show_rejected", "cross_vocabulary", "explain"),
@@ -205,7 +213,11 @@ def refuse_idle_options(context: click.Context) -> None:
             ("logprobs", "prompt_logprobs"),
             "is shown with --json: add it, or leave it out",
         ),
-        (options.get("as_json"), ("show_rejected",), "shows nothing with --json: leave it out"),
+        (
+            bool(options.get("as_json")),
+            ("show_rejected",),
+            "shows nothing with --json: leave it out",
+        ),
         (options["raw"], ("system",), "needs the chat template: leave out --raw, or --system"),
         (
             options["target"].startswith("table:"),
@@ -219,7 +231,3 @@ def refuse_idle_options(context: click.Context) -> None:
             "is for hf: models alone: leave it out",
         ),
     )
-    for applies, names, reason in idle:
-        for name in names:
-            if applies and name in given:
-                raise ParameterError(f"--{name.replace('_', '-')} {reason}")
