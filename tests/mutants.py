@@ -22,6 +22,7 @@ import numpy as np
 
 from draftproof import Draft, DraftRequest, SamplingParams, Verdict, rounds, rules
 from draftproof.drafters.model import ModelDrafter
+from draftproof.models import Chunk
 from draftproof.noise import At, Noise, Purpose
 from exact import Case, Change, Weights, drawn_from, leaves
 from laws import (
@@ -239,12 +240,16 @@ def unsure_dropped(drafter: ModelDrafter, requests: list[DraftRequest]) -> list[
 
 
 def one_behind(drafter: ModelDrafter, requests: list[DraftRequest]) -> list[Draft]:
-    """Holds the last draft for read, though only drafting further would have read it."""
-    for request in requests:
-        record = drafter._records.get(request.seq)
-        if record and len(request.tokens) - len(record.tokens) == 2:
-            record.tokens.append(request.tokens[-2])
-    return propose(drafter, requests)
+    """Leaves the last draft out, as if drafting further had read it."""
+    forward = drafter.model.forward
+
+    def skipping(chunks: list[Chunk]) -> list[Any]:
+        return forward(
+            [c._replace(tokens=c.tokens[-1:]) if len(c.tokens) == 2 else c for c in chunks]
+        )
+
+    with patch.object(drafter.model, "forward", skipping):
+        return propose(drafter, requests)
 
 
 MUTANTS: dict[int, tuple[str, Change]] = {

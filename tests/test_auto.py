@@ -262,7 +262,7 @@ def test_failures_change_nothing() -> None:
         target = Toy(1)
         drafter = make(target)
         engine = Engine(target, ChainDrafter([drafter], clock(1.0)), speculation=AUTO)
-        drafter._model.failures = {n: (ModelError("down"), "half") for n in (2, 5, 6, 9)}
+        drafter.model.failures = {n: (ModelError("down"), "half") for n in (2, 5, 6, 9)}
         target.failures = {n: (ModelError("down"), "half") for n in (4, 9)}
         params = replace(SEEDED, max_tokens=40, ignore_eos=True)
         number = engine.submit([1, 2], params)

@@ -294,5 +294,5 @@ def test_a_draft_model_is_an_ordinary_one() -> None:
     options = ModelOptions(bit_exact=True)
     with Engine("table:markov", "table:markov-draft", options=options) as engine:
         assert isinstance(engine.target, BitExactModel)
-        assert not isinstance(engine.drafter._model, BitExactModel)
+        assert not isinstance(engine.drafter.model, BitExactModel)
         assert engine.generate("ab").text == Engine(engine.target).generate("ab").text

@@ -12,6 +12,7 @@ from draftproof import Engine, ModelError, SamplingParams, Speculation
 from draftproof.calibration import LOOK, REPEATS, WIDTHS, Calibration, measure
 from draftproof.control.latency import Latency, Scale
 from draftproof.drafters.lookup import LookupDrafter
+from draftproof.drafters.model import ModelDrafter
 from draftproof.models import Chunk
 from toys import Toy, agrees, cycle
 
@@ -125,8 +126,9 @@ def test_a_context_too_short_and_a_model_that_fails_give_none() -> None:
 def test_a_table_of_another_shape_is_replaced(tmp_path: Path, cache: Path) -> None:
     """A machine that is slower as a whole is no reason."""
     target = Filed(tmp_path / "model.gguf", table=cycle())
-    calibration = Calibration(target)
-    assert calibration.begin(Latency(Scale()))
+    latency = Latency(Scale())
+    calibration = Calibration(target, latency)
+    assert calibration.begin()
     (file,) = cache.iterdir()
     kept = {int(n): s for n, s in json.loads(file.read_text()).items()}
     for table, replaced in (
@@ -134,8 +136,27 @@ def test_a_table_of_another_shape_is_replaced(tmp_path: Path, cache: Path) -> No
         ({n: s * (1 + n) for n, s in kept.items()}, True),
     ):
         before = file.read_text()
-        latency = Latency(Scale())
         latency.adopt(table)
         for _ in range(LOOK):
-            calibration.keep(latency)
+            calibration.keep()
         assert (file.read_text() != before) == replaced
+
+
+def test_a_draft_model_is_measured_too_and_reads_its_text_again(
+    tmp_path: Path, cache: Path
+) -> None:
+    """Whoever used it before: a shared draft model's cache is emptied by measuring."""
+    target, model = Filed(tmp_path / "target.gguf"), Filed(tmp_path / "draft.gguf")
+    drafter = ModelDrafter(model, target)
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    fixed = Engine(target, drafter, speculation=Speculation(draft_length=3))
+    fixed.generate([1, 2, 1, 2], params)
+    assert model.measured == 0
+    engine = Engine(target, drafter, speculation=AUTO)
+    answer = engine.generate([1, 2, 1, 2], params)
+    assert (target.measured, model.measured) == (REPEATS, REPEATS)
+    assert len(list(cache.iterdir())) == 2
+    assert answer.stats.rejected == 0  # it is the target's own copy
+    again = fixed.generate([1, 2, 1, 2], params)
+    assert again.token_ids == answer.token_ids
+    assert again.stats.rejected == 0

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,6 +24,7 @@ from draftproof import (
     Chunk,
     Draft,
     DraftRequest,
+    Engine,
     ModelOptions,
     SamplingParams,
     Speculation,
@@ -30,7 +32,7 @@ from draftproof import (
     pages,
     rules,
 )
-from draftproof.check import ALPHA, QUICK, Audit, Extent, audit
+from draftproof.check import ALPHA, QUICK, Audit, Extent, Stage, audit
 from draftproof.check.check_report import html as html_page
 from draftproof.check.evidence import (
     Evidence,
@@ -47,7 +49,7 @@ from draftproof.check.stage_law import cells
 from draftproof.commands.check import check
 from draftproof.drafters.lookup import LookupDrafter
 from draftproof.drafters.model import ModelDrafter
-from draftproof.errors import ParameterError, PromptError
+from draftproof.errors import ModelLoadError, ParameterError, PromptError
 from draftproof.models import table
 from draftproof.prompts import Task
 
@@ -114,7 +116,7 @@ def test_the_engine_as_it_is_passes(rule: str | None, drafter: str) -> None:
     assert failed(found) == set(), [stage.worst for stage in found.stages]
     assert found.passed
     assert [stage.name for stage in found.stages] == [
-        *("rules", "drafts", "greedy", "law", "seeds", "caches")
+        *("rules", "drafts", "greedy", "law", "seeds", "caches", "batch")
     ]
 
 
@@ -161,7 +163,7 @@ def test_lookup_has_no_rows_to_be_honest_about() -> None:
 
 
 def test_the_target_as_its_own_draft_brings_all_there_is() -> None:
-    numbers = run(params=SamplingParams(temperature=1.0)).stages[-1].numbers
+    numbers = run(params=SamplingParams(temperature=1.0)).stages[5].numbers
     assert numbers["itself_refused"] == 0
     assert numbers["itself_drafted"] > 30
 
@@ -236,6 +238,143 @@ def test_a_loop_that_breaks_down_is_a_fault() -> None:
     with patch.object(ModelDrafter, "propose", broken):
         found = run()
     assert "it broke down: TypeError: no draft today" in str(found.to_json())
+
+
+# Faults that show only where several texts run at once.
+
+
+def batch(found: Audit) -> Stage:
+    return found.stages[6]
+
+
+def neighbours_cache(model: table.TableModel, chunks: Sequence[Chunk], shift: int = 0) -> list[Any]:
+    """The last sequence of a pass looks at an entry of the first one's, ``shift`` places off."""
+    rows = forward(model, chunks)
+    count = chunks[-1].logits
+    if len(chunks) > 1 and count:
+        mine, other = (model._sequences()[chunks[i].seq] for i in (-1, 0))
+        place = len(mine) - count - 1 + shift
+        rows[-1][0] = model._lookup([*other[max(0, place) : place + 1], mine[-count]])
+    return rows
+
+
+def neighbours_rows(model: table.TableModel, chunks: Sequence[Chunk]) -> list[Any]:
+    """Logits come back in another order."""
+    rows = forward(model, chunks)
+    return rows[::-1] if len({len(each) for each in rows}) == 1 else rows
+
+
+def neighbours_entries(model: table.TableModel, seq: int, length: int) -> None:
+    """Rolling one sequence back takes an entry from the next one, and puts a wrong one there."""
+    sequences = model._sequences()
+    if len(sequences) > 1 and length < len(sequences[seq]):
+        other = sequences[(seq + 1) % len(sequences)]
+        other[-1:] = [0] * len(other[-1:])
+    truncate(model, seq, length)
+
+
+forward, truncate = table.TableModel.forward, table.TableModel.truncate
+
+
+@pytest.mark.parametrize(
+    ("method", "mutant"),
+    [
+        ("forward", neighbours_cache),
+        ("forward", neighbours_rows),
+        ("truncate", neighbours_entries),
+    ],
+)
+def test_a_target_that_mixes_up_two_sequences_fails_in_a_batch_alone(
+    method: str, mutant: Any
+) -> None:
+    with patch.object(table.TableModel, method, mutant):
+        found = run()
+    assert failed(found) == {"batch"}
+    worst = batch(found).worst
+    assert worst is not None
+    assert "in a batch" in worst.what
+    assert "rounding explains 0" in worst.what
+
+
+def test_a_change_that_is_too_large_for_rounding_explains_nothing() -> None:
+    """Copies of a text do not hide an entry that is taken from another place."""
+    sure = {end: [p**8 / sum(x**8 for x in row) for p in row] for end, row in order_two(1).items()}
+    shifted = partial(neighbours_cache, shift=1)
+    with (
+        patch.dict(table.TABLES, {"two": sure}),
+        patch.object(table.TableModel, "forward", lambda *args: shifted(*args)),
+    ):
+        found = run()
+    assert failed(found) == {"batch"}
+    assert "that is no rounding" in batch(found).faults[0].what
+
+
+def test_requests_that_share_a_seed_by_mistake_are_found() -> None:
+    submit, last = Engine.submit, [0]
+
+    def mutant(engine: Engine, prompt: Any, params: SamplingParams, *args: Any) -> int:
+        """The seed of the request before, where others run."""
+        seed, last[0] = last[0] if engine._rounds.running else params.seed, params.seed
+        seed = params.seed if None in (seed, params.seed) else seed
+        return submit(engine, prompt, replace(params, seed=seed), *args)
+
+    with patch.object(Engine, "submit", mutant):
+        assert failed(run()) == {"batch"}
+
+
+def test_a_batch_runs_every_text_that_was_compared_alone() -> None:
+    found = run()
+    numbers = batch(found).numbers
+    assert numbers["sequences"] == 4
+    assert numbers["texts"] == 6  # three prompts, greedy and seeded
+    assert numbers["accepted_drafts"] > 0
+    assert "4 at a time" in batch(found).checked
+    wider = run(options=ModelOptions(max_sequences=6))
+    assert batch(wider).numbers["sequences"] == 6
+
+
+def test_a_batch_of_one_says_so() -> None:
+    model = table.load("two", ModelOptions())
+    found = audit(model, LookupDrafter(), speculation=Speculation(draft_length=3), extent=TINY)
+    assert found.passed
+    assert batch(found).status == "not applicable"
+    assert "holds one sequence" in batch(found).skipped
+
+
+def test_a_pair_without_room_for_several_sequences_says_so() -> None:
+    def alone(name: str, options: ModelOptions) -> table.TableModel:
+        if options.max_sequences > 1:
+            raise ModelLoadError("no memory is left")
+        return load(name, options)
+
+    load = table.load
+    with patch.object(table, "load", alone):
+        found = run(extent=TINY)
+    assert found.passed
+    assert "no memory is left" in batch(found).skipped
+
+
+class Crowded(table.TableModel):
+    """A table whose passes over several sequences round otherwise."""
+
+    def forward(self, chunks: Sequence[Chunk]) -> list[Any]:
+        return [
+            rows + (len(chunks) > 1) * 0.01 * np.sin(np.arange(rows.size)).reshape(rows.shape)
+            for rows in super().forward(chunks)
+        ]
+
+
+def test_rounding_in_a_batch_is_measured_in_a_batch() -> None:
+    rows = {(): (0.45, 0.45, 0.1), (0,): (0.1, 0.45, 0.45), (1,): (0.45, 0.1, 0.45)}
+    target = Crowded(rows, "crowded", options=ModelOptions(max_sequences=2))
+    drafter = table.TableModel(rows, "draft", options=ModelOptions(max_sequences=2))
+    extent = replace(SMALL, prompts=3, tokens=20, rounds=4)
+    found = audit(target, drafter, speculation=Speculation(draft_length=3), seed=3, extent=extent)
+    assert found.passed, [stage.worst for stage in found.stages]
+    numbers = batch(found).numbers
+    assert numbers["near_ties"]
+    assert 0 < numbers["rounding"] <= 0.01
+    assert "part at a near tie" in batch(found).checked
 
 
 # False alarms and evidence.
@@ -450,7 +589,7 @@ def test_the_command_shows_a_table() -> None:
     done = invoke("table:two", "table:two-draft", "--quick", "--seed", "1")
     assert done.return_value == 0
     assert "no fault found" in done.output
-    for name in ("1 rules", "2 drafts", "3 greedy", "4 law", "5 seeds", "6 caches"):
+    for name in ("1 rules", "2 drafts", "3 greedy", "4 law", "5 seeds", "6 caches", "7 batch"):
         assert name in done.output
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from draftproof.control import Controller
 from draftproof.control.choice import Way, choose
-from draftproof.control.turn import LONGEST, Kind
+from draftproof.control.turn import LONGEST, Ask, Kind
 from machines import F16, F32, FLAT, LINE, Q4_0, Q8_0, STEPS, Machine, Stage, coins, cost
 
 FREE, GUIDED, WHOLE = [Kind.FREE], [Kind.GUIDED], [Kind.WHOLE]
@@ -217,6 +217,32 @@ def test_a_machine_that_slows_down_as_a_whole_changes_nothing() -> None:
     assert stage.control.estimates.scale.value == pytest.approx(3, rel=0.1)
     means = [sum(map(sum, part)) / len(part) for part in (before, after)]
     assert means[1] == pytest.approx(means[0], rel=0.25)
+
+
+@pytest.mark.parametrize(("left", "reads"), [(400, True), (3, False)])
+def test_a_prompt_is_read_where_the_answer_pays_for_it(left: int, reads: bool) -> None:
+    """Reading it takes about eight plain rounds; a round of drafts gains about one."""
+    control = Controller([Kind.GUIDED], lambda: 0.0)
+    control.estimates.target.adopt({1: 1.0, 17: 1.2})
+    control.estimates.passes[0].adopt({1: 0.1, 17: 0.3, 64: 0.5})
+    ask = Ask(0, 0, 1000, 0, reading=True, left=left)
+    decision = control.open([ask], 1)
+    decision.decide()
+    assert bool(decision.asked(0)) == reads
+
+
+def test_a_prompt_is_not_read_for_a_drafter_that_does_not_pay() -> None:
+    control = Controller([Kind.GUIDED], lambda: 0.0)
+    control.estimates.target.adopt({1: 1.0, 17: 17.0})
+    control.estimates.passes[0].adopt({1: 0.5, 17: 8.0})
+    decision = control.open([Ask(0, 0, 3, 0, reading=True)], 1)
+    decision.decide()
+    assert not decision.asked(0)
+
+
+def test_drafts_that_take_no_time_to_draft_are_charged_for_their_verification() -> None:
+    stage = Stage(machine(F16, draft=0.0), WHOLE, lambda *_: False)
+    assert stage.run(400) > 0.98 / cost(F16)(1)
 
 
 # Batches and chains

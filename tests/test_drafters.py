@@ -218,7 +218,7 @@ def test_drafters_by_name() -> None:
     assert load_drafter("lookup", target).name == "lookup"
     markov = Engine("table:markov", options=ModelOptions(context_length=40, max_sequences=2)).target
     drafter = load_drafter("table:markov-draft", markov)
-    can = drafter._model.capabilities
+    can = drafter.model.capabilities
     assert (can.context_length, can.max_sequences) == (40, 2)
     for spec, error in (
         ("", ParameterError),

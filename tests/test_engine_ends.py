@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 
 from draftproof import (
@@ -13,8 +14,10 @@ from draftproof import (
     ModelOptions,
     ParameterError,
     SamplingParams,
+    Speculation,
     Step,
 )
+from draftproof.drafters.model import ModelDrafter
 from draftproof.models.table import load as load_table
 from toy_drafters import DRAFTERS, Script, lookup, other
 from toys import (
@@ -91,7 +94,7 @@ def test_a_round_that_fails_leaves_all_as_it_was(
 ) -> None:
     target = kind(1, sequences=3)
     drafter = other(target) if kind is Toy else None
-    failing = target if where == "target" else drafter._model
+    failing = target if where == "target" else drafter.model
     failing.failures[number] = (error, when)
     engine = Engine(target, drafter, prefill_chunk=5)
     requests = {engine.submit(*request): request[:2] for request in eight_requests()}
@@ -223,7 +226,7 @@ def test_the_engine_closes_only_what_it_loaded() -> None:
     with pytest.raises(ClosedError):
         loaded.target.length(0)
     with pytest.raises(ClosedError):
-        loaded.drafter._model.length(0)
+        loaded.drafter.model.length(0)
 
 
 def test_a_target_is_closed_when_its_drafter_cannot_be_loaded(
@@ -261,3 +264,36 @@ def test_a_stream_ends_with_its_engine() -> None:
     engine.close()
     with pytest.raises(ClosedError):
         next(steps)
+
+
+@pytest.mark.parametrize("rule", ["match", "token", "block"])
+@pytest.mark.parametrize("kind", ["greedy", "seed", "sampled"])
+def test_a_row_behind_a_refused_draft_may_be_anything(kind: str, rule: str) -> None:
+    """Plain decoding would never see it: nothing ends, and the coins fall as they would."""
+    params = SamplingParams(
+        temperature=0 if kind == "greedy" else 1.0,
+        seed=5 if kind == "seed" else None,
+        max_tokens=8,
+        ignore_eos=True,
+    )
+    rows = {(): (0.5, 0.5, 0.0, 0.0, 0.0), (2,): [float("nan")] * 5}  # nothing leads to 2
+    target, draft = Toy(table=rows), Toy(table={(): (0.2,) * 2 + (0.6, 0, 0)})
+    speculation = Speculation(draft_length=3, rule=None if kind == "seed" else rule)
+    engine = Engine(target, ModelDrafter(draft, target), speculation=speculation)
+    for _ in range(20):
+        done = engine.generate([0], params)
+        assert len(done.token_ids) == 8
+        assert 2 not in done.token_ids
+    assert any(2 in call[0].tokens for call in target.calls)  # it was seen, and more than once
+
+
+def test_what_was_accepted_before_a_row_that_is_reached_still_counts() -> None:
+    rows = {(): np.eye(5)[1], (1, 1): np.eye(5)[2], (2,): [float("nan")] * 5}
+    target = Toy(table=rows)
+    draft = Toy(table={(): np.eye(5)[1], (1, 1): np.eye(5)[2], (2,): np.eye(5)[1]})
+    engine = Engine(target, ModelDrafter(draft, target), speculation=Speculation(draft_length=4))
+    request = engine.submit([0], SamplingParams(max_tokens=9))
+    steps = drain(engine)
+    assert tokens_of(steps) == (1, 1, 2)
+    with pytest.raises(ModelError, match="not finite"):
+        engine.completion(request)

@@ -26,7 +26,7 @@ ORDER = (
         "text",
     ),
     *("grammar_text", "grammar", "processors", "models", "calibration", "drafters"),
-    *("sequence", "rounds", "pair", "engine", "inspect"),
+    *("sequence", "slots", "rounds", "pair", "engine", "inspect"),
     *("terminal", "report", "pages", "prompts", "intervals", "machine"),
     *("bench", "plan", "check", "explain_rounds", "explain", "server"),
     *("sampling_options", "options", "inputs", "chat", "commands", "cli", "__main__"),

@@ -84,3 +84,38 @@ def test_one_width_that_is_slower_changes_the_table_and_not_the_scale() -> None:
             latency.observe(width, 1, seconds(width) * (2 if width > 6 else 1))
     assert scale.value == pytest.approx(1, rel=0.02)
     assert latency.seconds(7, 1) == pytest.approx(2 * seconds(7), rel=0.05)
+
+
+def test_of_many_widths_seen_once_none_looks_cheap_by_chance() -> None:
+    """With eight sequences there are many widths; the luckiest must not be believed at once."""
+    latency, seconds, coin = Latency(Scale()), cost(Q8_0), random.Random(7)
+    latency.adopt({n: seconds(n) for n in (*range(1, 10), 13, 17, 40)})
+    for _ in range(30):
+        latency.observe(8, 8, seconds(8) * coin.lognormvariate(0, 0.15))
+    for width in range(9, 40):
+        latency.observe(width, 8, seconds(width) * coin.lognormvariate(0, 0.15))
+    row = latency.row(8, 8, 30)
+    found = [row[n - 8] / row[0] / (seconds(n) / seconds(8)) for n in range(9, 39)]
+    assert min(found) > 0.8
+    assert max(found) < 1.2
+
+
+def test_eight_sequences_tell_about_seven() -> None:
+    latency = Latency(Scale())
+    latency.adopt({n: cost(STEPS)(n) for n in range(1, 40)})
+    for _ in range(20):
+        for width in range(8, 30):
+            latency.observe(width, 8, 3 * cost(STEPS)(width))
+    assert latency.row(7, 7, 20) == pytest.approx([3 * s for s in latency.row(7, 1, 20)])
+    assert latency.row(2, 2, 20) == latency.row(2, 1, 20)  # eight are too many to tell about two
+
+
+def test_an_adopted_table_tells_the_scale_from_the_first_pass_on() -> None:
+    scale = Scale()
+    latency = Latency(scale)
+    latency.adopt(table := {1: 1.0, 4: 2.0, 9: 3.0})
+    for width in (1, 4, 9, 1, 4):
+        latency.observe(width, 1, 2 * table[width])
+    assert scale.value == pytest.approx(2.0)
+    row = latency.row(1, 1, 8)
+    assert [row[3] / row[0], row[8] / row[0]] == pytest.approx([2.0, 3.0], rel=0.05)

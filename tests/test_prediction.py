@@ -82,3 +82,28 @@ def test_a_prediction_is_text_or_tokens() -> None:
         Engine(Toy(2)).submit([1], prediction=[SIZE])
     with pytest.raises(PromptError, match="prediction"):
         Engine(Toy(2)).submit([1], prediction=[np.float64(1)])
+
+
+@pytest.mark.parametrize("ask", ["generate", "stream"])
+def test_every_way_to_ask_for_one_answer_takes_a_prediction(ask: str) -> None:
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    right = Engine(Toy(2)).generate([1, 2], params).token_ids
+    engine = Engine(Toy(2))
+    if ask == "generate":
+        done = engine.generate([1, 2], params, prediction=right)
+        tokens, predicted = done.token_ids, done.stats.predicted
+    else:
+        steps = list(engine.stream([1, 2], params, prediction=right))
+        tokens = tuple(token for step in steps for token in step.tokens)
+        predicted = sum(step.origins.count(Origin.PREDICTED) for step in steps)
+    assert tokens == right
+    assert predicted > 30
+    assert not engine._finished
+
+
+def test_a_prompt_that_is_refused_leaves_none_of_its_neighbours_behind() -> None:
+    engine = Engine(Toy(2))
+    with pytest.raises(PromptError):
+        engine.generate_many([[1], [2], []])
+    assert not engine._finished
+    assert engine.step() == []

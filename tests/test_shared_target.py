@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from draftproof import (
@@ -55,3 +57,44 @@ def test_a_model_cannot_draft_for_itself() -> None:
     target = Toy(1)
     with pytest.raises(PairError, match="toy 1 cannot draft for itself"):
         ModelDrafter(target, target)
+
+
+def test_what_one_engine_has_read_the_next_need_not_read_again() -> None:
+    target = Toy(1, sequences=2)
+    prompt, params = [1, 2, 3, 1, 0], SamplingParams(max_tokens=4, ignore_eos=True)
+    reader = Engine(target)
+    first = reader.generate(prompt, params)
+    for engine in (Engine(target), Engine(target, lookup(target))):
+        again = engine.generate(prompt, params)
+        assert again.token_ids == first.token_ids
+        assert again.stats.cached_tokens == len(prompt) - 1
+
+
+def test_an_engine_that_is_gone_in_mid_answer_leaves_no_wrong_entries() -> None:
+    """Its slot began with another text's entries and went on with its own."""
+    target = Toy(1)
+    params = SamplingParams(max_tokens=6, ignore_eos=True, temperature=1, seed=3)
+    longer = [1, 2, 3, 1, 0, 2, 2]
+    engine, leaving = Engine(target), Engine(target)
+    engine.generate(longer, params)
+    leaving.submit([1, 2, 0, 0, 0, 3, 3, 3], params)
+    leaving.step()
+    del leaving
+    gc.collect()
+    number = engine.submit(longer, params)
+    drain(engine)
+    check(engine, number, target, longer, params)
+
+
+def test_prompt_log_probabilities_come_once_where_a_cache_is_lost() -> None:
+    target = Toy(1)
+    params = SamplingParams(max_tokens=2, ignore_eos=True, prompt_logprobs=1)
+    prompt = [1, 2, 3, 1, 0, 2, 2]
+    alone = Engine(target).generate(prompt, params)
+    one, two = Engine(target, prefill_chunk=2), Engine(target)
+    number = one.submit(prompt, params)
+    one.step()
+    one.step()
+    two.generate([3, 3, 3], SEEDED)
+    drain(one)
+    assert one.completion(number).prompt_logprobs == alone.prompt_logprobs

@@ -37,7 +37,7 @@ def test_trap_01_q_is_the_distribution_the_draft_was_drawn_from(params: Sampling
         request = DraftRequest(0, 0, [1, 2], 1, params, noise_for(None), frozenset())
         (draft,) = drafter.propose([request])
         counts[draft.tokens[0]] += 1
-    wanted = distribution(drafter._model._lookup([1, 2])[None], params)
+    wanted = distribution(drafter.model._lookup([1, 2])[None], params)
     np.testing.assert_array_equal(draft.rows, wanted)
     assert np.abs(counts / 4000 - wanted[0]).sum() / 2 < 0.04  # 5 standard errors
     for certain in (PLAIN, SEEDED):

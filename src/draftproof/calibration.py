@@ -1,4 +1,4 @@
-"""What passes of a target take on this machine: measured when it is first used, and kept.
+"""What passes of a model take on this machine: measured when it is first used, and kept.
 
 The table lies in the user's cache folder (or ``DRAFTPROOF_CACHE``), one file for each machine,
 model file and number of threads. It is only a beginning: what rounds measure goes on from it, and
@@ -40,41 +40,42 @@ DIFFERENT = 1.25  # what a table and the measurements may differ by, apart from 
 
 
 class Calibration:
-    """The table of one target, from the cache or measured.
+    """The table of one model, from the cache or measured.
 
     Args:
-        target: a model that is a file; for others there is none.
+        model: one that is a file; for others there is none.
+        latency: what the table is for.
     """
 
-    def __init__(self, target: Model) -> None:
-        self._target = target
+    def __init__(self, model: Model, latency: Latency) -> None:
+        self._model, self._latency = model, latency
         self._kept: dict[int, float] | None = None  # as it lies in the cache
         self._rounds = 0
 
-    def begin(self, latency: Latency) -> bool:
-        """Hand out the table, once; whether the target had to be measured for it.
+    def begin(self) -> bool:
+        """Hand out the table, once; whether the model had to be measured for it.
 
-        The target must be idle: what its first sequence has cached is then forgotten.
+        The model must be idle: what its first sequence has cached is then forgotten.
         """
-        path = _file(self._target) if self._kept is None else None
+        path = _file(self._model) if self._kept is None else None
         if path is None:
             return False
         table = _read(path)
         measured = table is None
         if table is None:
-            table = measure(self._target)
+            table = measure(self._model)
             _write(path, table)
         self._kept = table
         if table:
-            latency.adopt(table)
+            self._latency.adopt(table)
         return measured
 
-    def keep(self, latency: Latency) -> None:
+    def keep(self) -> None:
         """Write the table anew, if now and then it is found to have another shape."""
         self._rounds += 1
-        path = _file(self._target) if self._kept and self._rounds % LOOK == 0 else None
-        if path is not None and self._kept and _differ(self._kept, latency.table()):
-            self._kept = latency.table()
+        path = _file(self._model) if self._kept and self._rounds % LOOK == 0 else None
+        if path is not None and self._kept and _differ(self._kept, self._latency.table()):
+            self._kept = self._latency.table()
             _write(path, self._kept)
 
 
@@ -85,44 +86,44 @@ def _differ(one: Mapping[int, float], other: Mapping[int, float]) -> bool:
     return not all(common / DIFFERENT < ratio < common * DIFFERENT for ratio in ratios)
 
 
-def measure(target: Model, clock: Callable[[], float] = time.perf_counter) -> dict[int, float]:
+def measure(model: Model, clock: Callable[[], float] = time.perf_counter) -> dict[int, float]:
     """Run passes of some widths, for a second at most, and forget them again.
 
     Returns:
         Median seconds by width, for those there was time for.
     """
-    context, vocabulary = CONTEXT, target.capabilities.vocabulary
-    if target.capabilities.context_length < CONTEXT + max(WIDTHS):
+    context, vocabulary = CONTEXT, model.capabilities.vocabulary
+    if model.capabilities.context_length < CONTEXT + max(WIDTHS):
         return {}
     tokens = [(i * 7919 + 11) % vocabulary for i in range(CONTEXT + max(WIDTHS))]
     seconds: dict[int, list[float]] = {}
     try:
-        target.truncate(0, 0)
-        target.forward([Chunk(0, tokens[:context], 0)])
+        model.truncate(0, 0)
+        model.forward([Chunk(0, tokens[:context], 0)])
         end = clock() + SECONDS
         for width in WIDTHS * REPEATS:
             if clock() >= end:
                 break
             began = clock()
-            target.forward([Chunk(0, tokens[context : context + width], width)])
+            model.forward([Chunk(0, tokens[context : context + width], width)])
             seconds.setdefault(width, []).append(clock() - began)
-            target.truncate(0, context)
+            model.truncate(0, context)
     except ModelError as error:
-        logger.info("%s could not be measured: %s", target.name, error)
+        logger.info("%s could not be measured: %s", model.name, error)
         return {}
     finally:
-        target.truncate(0, 0)
+        model.truncate(0, 0)
     return {width: median(taken) for width, taken in sorted(seconds.items())}
 
 
-def _file(target: Model) -> Path | None:
-    """Where the table lies; None for a model that is no file."""
-    path = getattr(target, "path", None)
+def _file(model: Model) -> Path | None:
+    """Where the table lies; None where it is no file."""
+    path = getattr(model, "path", None)
     if path is None:
         return None
     stat = os.stat(path)
     machine = (platform.node(), platform.machine(), platform.processor(), os.cpu_count())
-    threads = getattr(target, "threads", None)
+    threads = getattr(model, "threads", None)
     key = repr((VERSION, machine, os.path.abspath(path), stat.st_size, stat.st_mtime_ns, threads))
     folder = Path(os.environ.get("DRAFTPROOF_CACHE") or user_cache_dir("draftproof"))
     digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]

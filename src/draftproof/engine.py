@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Many
 from os import PathLike
 from typing import Self, TypeVar, cast
@@ -171,9 +171,10 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         speculation: Speculation | None = None,
+        prediction: str | Many[int] | None = None,
     ) -> Iterator[Step]:
         """Submit a request and yield its steps. Arguments and errors as in ``submit``."""
-        return _begun(self._stream(self.submit(prompt, params, speculation)))
+        return _begun(self._stream(self.submit(prompt, params, speculation, prediction)))
 
     def _stream(self, request: int) -> Iterator[Step | None]:
         try:
@@ -187,9 +188,11 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         speculation: Speculation | None = None,
+        prediction: str | Many[int] | None = None,
     ) -> Completion:
         """Answer one prompt. Arguments and errors as in ``submit``."""
-        return self.generate_many([prompt], params, speculation)[0]
+        (done,) = self._answers([self.submit(prompt, params, speculation, prediction)])
+        return done
 
     def generate_many(
         self,
@@ -212,10 +215,14 @@ class Engine:
         each = params if isinstance(params, Many) else [params] * len(prompts)
         if len(each) != len(prompts):
             raise ParameterError(f"{len(prompts)} prompts came with {len(each)} params")
+        pairs = zip(prompts, each, strict=True)
+        return self._answers(self.submit(prompt, one, speculation) for prompt, one in pairs)
+
+    def _answers(self, submitted: Iterable[int]) -> list[Completion]:
+        """Run requests to their ends; where anything fails, none of them is left behind."""
         requests: list[int] = []
         try:
-            for prompt, one in zip(prompts, each, strict=True):
-                requests.append(self.submit(prompt, one, speculation))
+            requests.extend(submitted)
             while not self._finished.keys() >= set(requests):
                 self.step()
             return [self.completion(request) for request in requests]

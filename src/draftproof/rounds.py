@@ -8,7 +8,6 @@ verification of the others. There is no other loop: whatever reports or serves c
 from __future__ import annotations
 
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -20,8 +19,9 @@ from draftproof.drafters.chain import ChainDrafter
 from draftproof.errors import DraftproofError, ModelError
 from draftproof.models import Chunk, Model
 from draftproof.rules import RULES, match_picks
-from draftproof.sampling import distribution, greedy
+from draftproof.sampling import distribution, finite, greedy
 from draftproof.sequence import Sequence
+from draftproof.slots import slots_of
 from draftproof.types import Array, Draft, Seconds, Step, Verdict
 
 
@@ -63,6 +63,7 @@ class _Work:
             end_tokens=sequence.end_tokens,
             processors=sequence.processors,
             auto=sequence.auto,
+            left=sequence.left,
         )
 
     def chunk(self) -> Chunk:
@@ -76,11 +77,6 @@ class _Work:
     def judged(self, logits: Array) -> Array:
         """The rows of the draft's k tokens and of the one behind them, [k+1, V]."""
         return logits[logits.shape[0] - len(self.draft.tokens) - 1 :]
-
-
-# Whose entries each target's caches hold, by its id: several engines may share a target, even in
-# turns. A target lives at least as long as the rounds that use it, so no id stands for two.
-_users: weakref.WeakValueDictionary[int, Rounds] = weakref.WeakValueDictionary()
 
 
 class Rounds:
@@ -98,10 +94,9 @@ class Rounds:
         self._target = target
         self._chain = _chain(drafter)
         self._clock = self._chain.control.clock if self._chain else time.perf_counter
-        self._calibration = Calibration(target)
+        self._calibrations = _calibrations(target, self._chain)
         self._prefill_chunk = prefill_chunk
-        # What each slot's cached entries were computed from.
-        self._slots: list[list[int]] = [[] for _ in range(target.capabilities.max_sequences)]
+        self._slots = slots_of(target)
         self._number = 0
 
     def find(self, request: int) -> Sequence | None:
@@ -147,41 +142,39 @@ class Rounds:
         self._claim()
         self.running.remove(sequence)
         self._forget([sequence])
-        self._slots[sequence.slot] = sequence.tokens[: sequence.cached]
+        self._slots.hold(sequence.slot, sequence.tokens[: sequence.cached])
+
+    def park(self) -> None:
+        """See ``slots.User.park``."""
+        for sequence in self.running:
+            self._slots.hold(sequence.slot, sequence.tokens[: sequence.cached])
 
     def _claim(self) -> None:
-        """Begin again with empty caches where another engine has used the target since."""
-        if _users.get(id(self._target)) is not self:
-            _users[id(self._target)] = self
-            self._slots = [[] for _ in self._slots]
+        """Go on from what is left in the caches where another engine has used the target since."""
+        if self._slots.claim(self):
             for sequence in self.running:
-                sequence.cached = 0
+                sequence.cached = self._slots.known(sequence.slot, sequence.tokens[:-1])
             self._forget(self.running)
 
     def _calibrate(self) -> None:
-        """Measure the target before the first request whose draft length is to be chosen."""
-        wanted = self._chain and any(sequence.auto for sequence in self.waiting)
-        if self._chain and wanted and not self.running:
-            self._calibration.begin(self._chain.control.estimates.target)
-            self._slots[0] = self._slots[0][: self._target.length(0)]  # measuring may forget it
+        """Measure the models before the first request whose draft length is to be chosen."""
+        if not self.running and any(sequence.auto for sequence in self.waiting):
+            for calibration in self._calibrations:
+                calibration.begin()
 
     def _admit(self) -> None:
-        """Give waiting requests the free slots, where most of their prompt is cached already.
-
-        Between equals the one goes whose entries are the smallest loss.
-        """
+        """Give waiting requests the free slots, where most of their prompt is cached already."""
         if not self.waiting:
             return
-        free = set(range(len(self._slots))) - {sequence.slot for sequence in self.running}
+        free = self._slots.free({sequence.slot for sequence in self.running})
         while self.waiting and free:
             sequence = self.waiting.popleft()
             known = [] if sequence.scores_prompt else sequence.tokens[:-1]
-            shared = {slot: _common(self._slots[slot], known) for slot in free}
-            sequence.slot = max(free, key=lambda slot: (shared[slot], -len(self._slots[slot])))
-            sequence.cached = shared[sequence.slot]
+            sequence.slot, sequence.cached = self._slots.best(free, known)
             free.remove(sequence.slot)
             self.running.append(sequence)
             self._forget([sequence])
+            self._slots.hold(sequence.slot, sequence.tokens[: sequence.cached])
             sequence.stats.cached_tokens = sequence.cached
 
     def _choose(self) -> list[_Work]:
@@ -246,7 +239,8 @@ class Rounds:
         for sequence, _ in done:
             if sequence.auto and sequence.finish_reason:
                 sequence.stats.regret = chain.control.regret(sequence.slot, len(done))
-        self._calibration.keep(chain.control.estimates.target)
+        for calibration in self._calibrations:
+            calibration.keep()
 
     def _forget(self, sequences: Iterable[Sequence]) -> None:
         """Roll the target's cache back to what each sequence has committed."""
@@ -261,15 +255,22 @@ class Rounds:
 
 
 def _verdict(sequence: Sequence, draft: Draft, logits: Array) -> Verdict:
-    """What the sequence's rule makes of a draft of k tokens, from logits [k+1, V].
-
-    Raises:
-        DraftproofError: there is no next token.
-    """
-    nothing_left = None
+    """What the sequence's rule makes of a draft of k tokens, from logits [k+1, V]."""
+    dead_end = None
     if sequence.processors is not None:
-        logits, nothing_left = sequence.processors.apply(logits, draft.tokens)
-        count = logits.shape[0] - 1  # drafts behind these cannot be reached
+        logits, dead_end = sequence.processors.apply(logits, draft.tokens)
+    try:
+        return _ruled(sequence, draft, logits, dead_end)
+    except ModelError as error:  # of a row that is not finite; it may be behind a refused draft
+        return _ruled(sequence, draft, finite(logits), error)
+
+
+def _ruled(
+    sequence: Sequence, draft: Draft, logits: Array, dead_end: DraftproofError | None
+) -> Verdict:
+    """The same from n of the rows; where there is a dead end, the last one means nothing."""
+    count = logits.shape[0] - 1  # drafts behind these cannot be reached
+    if count < len(draft.tokens):
         rows = None if draft.rows is None else draft.rows[:count]
         draft = replace(draft, tokens=draft.tokens[:count], rows=rows)
     if sequence.params.greedy:
@@ -279,8 +280,8 @@ def _verdict(sequence: Sequence, draft: Draft, logits: Array) -> Verdict:
         rule = RULES["match" if draft.rows is None else sequence.rule]
         verdict = rule(p, draft, sequence.noise, len(sequence.tokens))
     # Whether it is reached is seen when the tokens before it are committed: one may end the answer.
-    reached = verdict.accepted == len(draft.tokens)
-    return replace(verdict, dead_end=nothing_left) if nothing_left and reached else verdict
+    reached = verdict.accepted == count
+    return replace(verdict, dead_end=dead_end) if dead_end and reached else verdict
 
 
 def _chain(drafter: Drafter | None) -> ChainDrafter | None:
@@ -290,7 +291,9 @@ def _chain(drafter: Drafter | None) -> ChainDrafter | None:
     return ChainDrafter([drafter])
 
 
-def _common(known: list[int], tokens: list[int]) -> int:
-    """Length of the common prefix."""
-    pairs = zip(known, tokens, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(known), len(tokens)))
+def _calibrations(target: Model, chain: ChainDrafter | None) -> list[Calibration]:
+    """What measures the models, where a draft length may have to be chosen."""
+    if chain is None:
+        return []
+    models = [(target, chain.control.estimates.target), *chain.models]
+    return [Calibration(model, latency) for model, latency in models]

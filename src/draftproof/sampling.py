@@ -72,6 +72,15 @@ def greedy(logits: Array) -> list[int]:
     return ids
 
 
+def finite(logits: Array) -> Array:
+    """A copy of logits [n, V] up to the first row that is not finite, which becomes 0."""
+    bad = (i for i, row in enumerate(logits) if not isfinite(row[row.argmax()]))
+    count = next(bad, logits.shape[0])
+    rows = array_namespace(logits).asarray(logits[: count + 1], copy=True)
+    rows[count:] = 0
+    return rows
+
+
 def _row(xp: Array, logits: Array, params: SamplingParams) -> Array:
     """The distribution of one row [V]."""
     peak = logits[logits.argmax()]  # NaN, if there is one; max() takes longer

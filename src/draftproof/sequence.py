@@ -104,16 +104,16 @@ class Sequence:
     @property
     def room(self) -> int:
         """Most drafts worth proposing: the round adds one token of its own to them."""
-        return max(0, min(self.draft_length, self._left - 1))
+        return max(0, min(self.draft_length, self.left - 1))
 
     @property
-    def _left(self) -> int:
+    def left(self) -> int:
         """Most tokens it may still get."""
         return self._limit - len(self.tokens)
 
     def free_draft(self) -> Draft:
         """What its grammar forces next, or else its predicted text; empty where neither knows."""
-        length = self._left - 1 if self.draft_length else 0
+        length = self.left - 1 if self.draft_length else 0
         if length > 0 and self._constraint is not None:
             with suppress(DraftproofError):  # it is told where the row is asked for
                 tokens = self._constraint.forced(self.answer)[:length]
@@ -170,7 +170,8 @@ class Sequence:
         if count is None or not self.scores_prompt:
             return []
         after = self.tokens[self.cached + 1 : min(self.cached + feed + 1, self._prompt_length)]
-        found = [logprob(logits[i], token, count) for i, token in enumerate(after)]
+        again = max(0, len(self._prompt_logprobs) - self.cached)  # where a cache was lost
+        found = [logprob(logits[i], token, count) for i, token in enumerate(after) if i >= again]
         self._prompt_logprobs += found
         return found
 
@@ -201,7 +202,7 @@ class Sequence:
             self.finish_reason = "stop"
         elif self.error:
             self.finish_reason = "error"
-        elif not self._left:
+        elif not self.left:
             self.finish_reason = "length"
         return pieces
 

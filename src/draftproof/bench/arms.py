@@ -59,7 +59,7 @@ class Arm(Protocol):
         """What to call it."""
 
     def answer(self, prompt: Sequence[int], params: SamplingParams) -> Answer:
-        """Answer a prompt from cold caches, and measure it."""
+        """Answer a prompt, and measure it."""
 
 
 def parse_arm(text: str) -> ArmSpec:
@@ -106,15 +106,23 @@ def parse_arms(texts: Sequence[str]) -> list[ArmSpec]:
 
 
 class EngineArm:
-    """An arm that runs an engine."""
+    """An arm that runs an engine.
 
-    def __init__(self, label: str, engine: Engine) -> None:
+    Args:
+        label: what to call it.
+        engine: what answers.
+        cold: whether nothing of a prompt may be left in the caches by the answer before.
+    """
+
+    def __init__(self, label: str, engine: Engine, cold: bool = True) -> None:
         self.label = label
         self._engine = engine
+        self._cold = cold
 
     def answer(self, prompt: Sequence[int], params: SamplingParams) -> Answer:
         """See ``Arm.answer``."""
-        self._cool(prompt)
+        if self._cold:
+            self._cool(prompt)
         rounds = []
         request = self._engine.submit(list(prompt), params)
         before = time.perf_counter()

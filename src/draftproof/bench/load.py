@@ -23,6 +23,12 @@ class Arms:
         specs: from ``parse_arms``.
         options: how models are loaded.
         progress: called with the part of a model that is loaded.
+        cold: as in ``EngineArm``.
+
+    Attributes:
+        target: the model.
+        drafters: by their specs.
+        every: the arms.
 
     Raises:
         ModelLoadError: a model cannot be loaded.
@@ -35,9 +41,10 @@ class Arms:
         specs: Sequence[ArmSpec],
         options: ModelOptions,
         progress: Progress | None = None,
+        cold: bool = True,
     ) -> None:
-        self._options, self._progress = options, progress
-        self._drafters: dict[str, Drafter] = {}
+        self._options, self._progress, self._cold = options, progress, cold
+        self.drafters: dict[str, Drafter] = {}
         with ExitStack() as self._stack:
             loaded = Engine(target, options=options, progress=progress)
             self._stack.enter_context(loaded)
@@ -52,16 +59,17 @@ class Arms:
         parts = [] if spec.drafter == "none" else split_chain(spec.drafter)
         drafters = [self._drafter(part) for part in parts]
         drafter = ChainDrafter(drafters) if len(drafters) > 1 else next(iter(drafters), None)
-        return EngineArm(spec.label, Engine(self.target, drafter, speculation=Speculation(**fixed)))
+        engine = Engine(self.target, drafter, speculation=Speculation(**fixed))
+        return EngineArm(spec.label, engine, self._cold)
 
     def _drafter(self, part: str) -> Drafter:
         """Each draft model is loaded once, whatever the arms it speaks in."""
-        if part not in self._drafters:
+        if part not in self.drafters:
             drafter = load_drafter(part, self.target, self._options, self._progress)
             assert drafter is not None
             self._stack.callback(drafter.close)
-            self._drafters[part] = drafter
-        return self._drafters[part]
+            self.drafters[part] = drafter
+        return self.drafters[part]
 
     def __enter__(self) -> Self:
         return self

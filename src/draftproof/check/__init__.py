@@ -1,8 +1,8 @@
 """An audit of a pair on its own models, options and prompts: is the output the target's own?
 
-Six stages, each of which says what it would have caught: the rules on the pair's own rows, the
-honesty of q, greedy texts, the law of the next tokens, texts with a seed, and the caches. Nothing
-in the loop is replaced (``lab.py``).
+Seven stages, each of which says what it would have caught: the rules on the pair's own rows, the
+honesty of q, greedy texts, the law of the next tokens, texts with a seed, the caches, and texts
+that run together. Nothing in the loop is replaced (``lab.py``).
 
 Not here: the proof by enumeration on small tables, which is the test suite's.
 """
@@ -25,7 +25,7 @@ from draftproof.check.stage_caches import Twin, check_caches
 from draftproof.check.stage_drafts import check_drafts
 from draftproof.check.stage_law import check_law
 from draftproof.check.stage_rules import check_rules
-from draftproof.check.stage_texts import check_greedy, check_seeds
+from draftproof.check.stage_texts import Text, check_batch, check_greedy, check_seeds
 from draftproof.drafters import Drafter
 from draftproof.errors import DraftproofError, ParameterError, PromptError
 from draftproof.models import Model, Progress, load_model
@@ -50,7 +50,17 @@ _T = TypeVar("_T")
 ROWS_BYTES = 300e6  # of the rounds that are kept; each has about twenty rows
 LEAST = 4  # rounds that are looked at, however long they take
 PASSES = 10  # over the prompts, to find them
-PARTS = {"look": 2, "rules": 4, "drafts": 2, "greedy": 3, "law": 8, "seeds": 3, "caches": 3}
+TOGETHER = 4  # texts that run at once, unless the options say how many
+PARTS = {
+    "look": 2,
+    "rules": 4,
+    "drafts": 2,
+    "greedy": 3,
+    "law": 8,
+    "seeds": 3,
+    "caches": 3,
+    "batch": 2,
+}
 """What each stage may take of the time, against the others."""
 
 
@@ -76,7 +86,8 @@ def audit(
         drafter: a drafter, a draft model, or a spec as ``load_drafter`` takes it.
         params: options of the texts, those of ``OPTIONS``; temperature 1 if left out.
         speculation: draft length and rule.
-        options: how models given by their spec are loaded; for one sequence.
+        options: how models given by their spec are loaded; for one sequence, and once more for the
+            last stage, with ``max_sequences`` or ``TOGETHER`` of them.
         cross_vocabulary: as in ``load_drafter``.
         tasks: the prompts; those built in if left out, or single tokens where the target does
             not know their letters.
@@ -94,19 +105,26 @@ def audit(
     began = time.perf_counter()
     params, speculation = params or SamplingParams(temperature=1.0), speculation or Speculation()
     _refuse(drafter, params, speculation)
-    options = replace(options or ModelOptions(), max_sequences=1)
+    options, clocks = options or ModelOptions(), _clocks(extent.seconds, progress)
+    one = replace(options, max_sequences=1)
+    several = replace(
+        options, max_sequences=options.max_sequences if options.max_sequences > 1 else TOGETHER
+    )
     seed = secrets.randbits(32) if seed is None else seed
-    with closing(Pair(target, drafter, options, loading, cross_vocabulary)) as pair:
+    texts: list[Text] = []
+    with closing(Pair(target, drafter, one, loading, cross_vocabulary)) as pair:
         assert pair.drafter is not None
         prompts = _prompts(pair.target, tasks, raw, extent)
         lab = Lab(pair.target, pair.drafter, params, speculation, prompts, seed)
-        stages = tuple(_stages(lab, extent, _twin(target, pair.target, options), progress))
+        stages = list(_stages(lab, extent, _twin(target, pair.target, one), clocks, texts))
+    again = partial(Pair, target, drafter, several, loading, cross_vocabulary)
+    stages.append(_attempt("batch", lambda: _batch(lab, clocks["batch"], again, texts)))
     return Audit(
         target=lab.target.name,
         drafter=lab.drafter.name,
         options=_named(lab, extent),
         seed=seed,
-        stages=stages,
+        stages=tuple(stages),
         seconds=time.perf_counter() - began,
     )
 
@@ -152,16 +170,21 @@ def _twin(spec: Any, model: Model, options: ModelOptions) -> Twin | None:
     return lambda: load_model(spec, same)
 
 
-def _stages(lab: Lab, extent: Extent, twin: Twin | None, progress: Progress) -> Iterator[Stage]:
-    """All of them, each within its part of the time."""
-    clocks = _clocks(extent.seconds, progress)
+def _stages(
+    lab: Lab,
+    extent: Extent,
+    twin: Twin | None,
+    clocks: dict[str, Callable[[], Clock]],
+    texts: list[Text],
+) -> Iterator[Stage]:
+    """All but the last, each within its part of the time; ``texts`` is for that one."""
     seen: list[Round] = []
     stages: dict[str, Callable[[Clock], Stage]] = {
         "rules": lambda clock: check_rules(lab, clock, seen),
         "drafts": lambda clock: check_drafts(lab, clock, extent, seen),
-        "greedy": lambda clock: check_greedy(lab, clock, extent),
+        "greedy": lambda clock: check_greedy(lab, clock, extent, texts),
         "law": lambda clock: check_law(lab, clock, extent, seen),
-        "seeds": lambda clock: check_seeds(lab, clock, extent),
+        "seeds": lambda clock: check_seeds(lab, clock, extent, texts),
         "caches": lambda clock: check_caches(lab, clock, extent, seen, twin),
     }
     broken = _attempt("rules", lambda: seen.extend(_look(lab, clocks["look"](), extent)))
@@ -172,6 +195,19 @@ def _stages(lab: Lab, extent: Extent, twin: Twin | None, progress: Progress) -> 
             yield broken
         else:
             yield _attempt(name, partial(run, clocks[name]()))
+
+
+def _batch(
+    lab: Lab, clock: Callable[[], Clock], load: Callable[[], Pair], texts: Sequence[Text]
+) -> Stage:
+    """The last one: the pair is loaded again, with room for several sequences."""
+    try:
+        pair = load()
+    except DraftproofError as error:
+        return Stage(name="batch", skipped=f"the pair cannot hold several sequences ({error})")
+    with closing(pair):
+        assert pair.drafter is not None
+        return check_batch(replace(lab, target=pair.target, drafter=pair.drafter), clock(), texts)
 
 
 def _clocks(seconds: float, progress: Progress) -> dict[str, Callable[[], Clock]]:

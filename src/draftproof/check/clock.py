@@ -35,10 +35,10 @@ class Extent:
 
 
 QUICK = Extent(
-    seconds=40, prompts=6, tokens=32, rounds=24, drafts=1000, answers=2000, laws=1, cells=16
+    seconds=42, prompts=6, tokens=32, rounds=24, drafts=1000, answers=2000, laws=1, cells=16
 )
 FULL = Extent(
-    seconds=480, prompts=48, tokens=96, rounds=80, drafts=20_000, answers=20_000, laws=3, cells=40
+    seconds=520, prompts=48, tokens=96, rounds=80, drafts=20_000, answers=20_000, laws=3, cells=40
 )
 
 

@@ -16,6 +16,7 @@ QUESTIONS = {
     "law": "do the next tokens together have the target's own distribution?",
     "seeds": "is a seed's text the same with and without speculation?",
     "caches": "do the caches hold the committed text, no more and no less?",
+    "batch": "are texts that run together the texts they are alone?",
 }
 
 

@@ -5,6 +5,9 @@ rounding. Where two tokens are closer than that, either may be taken. So a diffe
 the logits of passes over one token each, teacher-forced on what the texts have in common, and the
 bound is measured: the largest change of a logit at the same positions of the same text when it is
 read in wider passes. Where wide passes give the very same bits the bound is 0.
+
+For texts that run together it is read by several sequences at once. All of them read the same text,
+so what mixes up their entries at one position changes nothing here, and cannot excuse itself.
 """
 
 from __future__ import annotations
@@ -64,29 +67,55 @@ def read(model: Model, tokens: Sequence[int], start: int, width: int) -> Array:
 
     Beginning with empty caches, which are left empty.
     """
-    model.truncate(0, 0)
+    (rows,) = read_together(model, tokens, start, width, 1)
+    return rows
+
+
+def read_together(
+    model: Model, tokens: Sequence[int], start: int, width: int, count: int
+) -> list[Array]:
+    """The same for each of ``count`` sequences that read these tokens in the same passes."""
+    empty(model, count)
     chunks = [tokens[:start], *(tokens[i : i + width] for i in range(start, len(tokens), width))]
-    rows = []
+    passes = []
     for number, part in enumerate(chunks):
-        (logits,) = model.forward([Chunk(0, part, len(part) if number else 1)])
-        rows.append(plain_array(logits))
-    model.truncate(0, 0)
-    return np.concatenate(rows)
+        wanted = len(part) if number else 1
+        logits = model.forward([Chunk(seq, part, wanted) for seq in range(count)])
+        passes.append([plain_array(rows) for rows in logits])
+    empty(model, count)
+    return [np.concatenate(rows) for rows in zip(*passes, strict=True)]
 
 
-def rounding(model: Model, tokens: Sequence[int], start: int, width: int) -> float:
-    """Largest change of a logit behind the prompt between passes over one token and ``width``."""
+def empty(model: Model, count: int) -> None:
+    """Forget what the first ``count`` sequences hold."""
+    for seq in range(count):
+        model.truncate(seq, 0)
+
+
+def rounding(model: Model, tokens: Sequence[int], start: int, width: int, count: int = 1) -> float:
+    """Largest change of a logit behind the prompt from passes over one token of one sequence.
+
+    Args:
+        model: the target.
+        tokens: of the text.
+        start: length of the prompt.
+        width: tokens of each sequence in the other passes.
+        count: sequences in them.
+    """
     one = read(model, tokens, start, 1)
-    return distance(one, read(model, tokens, start, width))
+    return max(distance(one, rows) for rows in read_together(model, tokens, start, width, count))
 
 
-def all_rounding(model: Model, tokens: Sequence[int], start: int, width: int) -> float:
-    """The same for every width up to this one, and for every way the passes may fall."""
+def all_rounding(
+    model: Model, tokens: Sequence[int], start: int, width: int, count: int = 1
+) -> float:
+    """The same for every width up to this one, and for every way the passes of one may fall."""
     one, largest = read(model, tokens, start, 1), 0.0
-    for shift in range(max(1 - width, 1 - start), min(width, len(tokens) - start)):
+    shifts = range(max(1 - width, 1 - start), min(width, len(tokens) - start))
+    for shift in shifts if count == 1 else (0,):
         for each in range(1, width + 1):
-            rows = read(model, tokens, start + shift, each)
-            largest = max(largest, distance(one[max(shift, 0) :], rows[max(-shift, 0) :]))
+            for rows in read_together(model, tokens, start + shift, each, count):
+                largest = max(largest, distance(one[max(shift, 0) :], rows[max(-shift, 0) :]))
     return largest
 
 
@@ -103,7 +132,9 @@ class Judge:
         lab: whose target wrote them.
         prompt, plain: tokens of the text.
         params: how it was drawn.
-        width: most tokens of the passes that the other texts were read in.
+        width: most tokens of one text in the passes that the other texts were read in.
+        count: texts in those passes.
+        noise: what rounding was seen to do in such passes already.
     """
 
     def __init__(
@@ -113,12 +144,15 @@ class Judge:
         plain: Sequence[int],
         params: SamplingParams,
         width: int,
+        count: int = 1,
+        noise: float = 0.0,
     ) -> None:
         tokens, start = [*prompt, *plain], len(prompt)
         self.start, self.params = start, params
         self.rows = lab.rows(prompt, plain, read(lab.target, tokens, start, 1), params)
-        self.noise = rounding(lab.target, tokens, start, width)
-        self._thorough: Callable[[], float] = lambda: all_rounding(lab.target, tokens, start, width)
+        passes = lab.target, tokens, start, width, count
+        self.noise = noise or rounding(*passes)
+        self._thorough: Callable[[], float] = lambda: all_rounding(*passes)
 
     def tie(self, place: int, plain: int, other: int) -> Tie:
         """The two tokens at a place of the text; what looks like none is measured again."""

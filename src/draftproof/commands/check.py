@@ -65,9 +65,9 @@ def check(
 ) -> int:
     """Audit that what DRAFT speeds up is still TARGET's own text.
 
-    Six stages: the rules on this pair's own rows, the honesty of the drafts, greedy texts, the law
-    of the next tokens, texts with a seed, and the caches. Exit code 0 where no fault was found, 1
-    where one was.
+    Seven stages: the rules on this pair's own rows, the honesty of the drafts, greedy texts, the
+    law of the next tokens, texts with a seed, the caches, and texts that run together. Exit code 0
+    where no fault was found, 1 where one was.
     """
     if draft == "none":
         raise ParameterError("nothing is drafted by none, so there is nothing to check")

@@ -89,7 +89,7 @@ class Controller:
         row = self.estimates.verify(done.sequences, drafted, done.sampled)
         plain, seconds = row[done.others], row[drafted] + done.drafting
         self.budget.earn(seconds / plain)
-        if done.drafting:
+        if done.drawn:
             more = sum(len(outcome.tokens) - 1 for _, outcome in settled)
             self.budget.settle(1 + more / done.sequences - seconds / plain, done.probe)
         if not done.probe:

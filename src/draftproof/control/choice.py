@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 MEMORY = 32  # rounds the rate looks back
 UNLIKELY = 0.02  # what survives with less than this chance is not looked at
-EARNED = 0.01  # of the time, for probes
+EARNED = 0.005  # of the time, for probes
 LENT = 0.005  # of the time, for drafts that turn out to lose
 START, MOST = 3.0, 12.0  # plain rounds that may be lost: at the beginning, and ever
 

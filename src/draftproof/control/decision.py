@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from draftproof.control.acceptance import top_class
 from draftproof.control.choice import Budget, Choice, Rate, Way, choose
 from draftproof.control.estimates import Estimates
+from draftproof.control.times import Times
 from draftproof.control.turn import Kind, Turn
 from draftproof.types import Forecast
-
-AHEAD = 16  # rounds that catching up with the text pays for
 
 QUIET = 32  # rounds without a word after which a drafter is worth trying, at a fixed length
 
@@ -49,6 +48,7 @@ class Decision:
         sampled: whether any of them draws.
         probe: whether it is there to find out.
         drafting: seconds spent on drafts, at scale 1.
+        drawn: whether a drafter was asked whose drafts cost something.
     """
 
     def __init__(
@@ -68,7 +68,9 @@ class Decision:
         self.sampled = any(turn.ask.sampled for turn in turns)
         self.probe = False
         self.drafting = 0.0
+        self.drawn = False
         self._kinds, self._estimates, self._budget = kinds, estimates, budget
+        self._times = Times(kinds, estimates)
         self._long_run, self._clock = rate, clock
         both = Kind.FREE in kinds and len(set(kinds)) > 1
         self._mixtures: list[Kinds] = [tuple(Kind), FREE] if both else [tuple(Kind)]
@@ -109,7 +111,7 @@ class Decision:
         way = turn.ways[place]
         length = len(way.survival)
         verify = self._estimates.verify(self.sequences, length, self.sampled)
-        seconds = verify[length] + self._passes([turn], [place])[length * way.each]
+        seconds = verify[length] + self._times.passes([turn], [place])[length * way.each]
         return (1 + sum(way.survival)) / seconds
 
     def _choose(self, turns: list[Turn]) -> None:
@@ -120,8 +122,8 @@ class Decision:
         plans += [self._plan(turns, kinds) for kinds in self._mixtures]
         places, choice = max((plan for plan in plans if plan), key=lambda plan: plan[1].value)
         # A free drafter's promises are tested in every round, kept or not: they need no guard.
-        risk = self._behind(turns, places) / self._verify[0]
-        unsure = bool(self._drawn(turns, places)) and self._budget.margin < risk
+        risk = self._times.behind(turns, places) / self._verify[0]
+        unsure = bool(self._times.drawn(turns, places)) and self._budget.margin < risk
         if unsure or not any(choice.lengths):
             places, choice = self._probing(turns, plain)
         for turn, place, length in zip(turns, places, choice.lengths, strict=True):
@@ -159,41 +161,7 @@ class Decision:
             Way(()) if place is None else turn.ways[place]
             for turn, place in zip(turns, places, strict=True)
         ]
-        return choose(ways, self._verify, self._passes(turns, places), self._rate, least)
-
-    def _passes(self, turns: Sequence[Turn], places: Sequence[int | None]) -> list[float]:
-        """Seconds of drafting by the number of passes."""
-        drawn = self._drawn(turns, places)
-        if not drawn:
-            return [0.0]
-        each = sum(self._estimates.draft_pass(place, len(t), len(t)) for place, t in drawn)
-        first = self._behind(turns, places) / AHEAD
-        deepest = max(turn.ask.room for turn in turns)
-        return [0.0, *(first + each * passes for passes in range(1, deepest + 1))]
-
-    def _behind(self, turns: Sequence[Turn], places: Sequence[int | None]) -> float:
-        """Seconds that the drafters take to catch up with the text, beyond one pass."""
-        seconds = 0.0
-        for place, mine in self._drawn(turns, places):
-            first = self._estimates.draft_pass(place, self._unread(place, mine), len(mine))
-            seconds += first - self._estimates.draft_pass(place, len(mine), len(mine))
-        return seconds
-
-    def _drawn(
-        self, turns: Sequence[Turn], places: Sequence[int | None]
-    ) -> list[tuple[int, list[Turn]]]:
-        """The drafters that take time, and whom they draft for."""
-        groups: dict[int, list[Turn]] = {}
-        for turn, place in zip(turns, places, strict=True):
-            if place is not None and self._kinds[place] is not Kind.FREE:
-                groups.setdefault(place, []).append(turn)
-        return list(groups.items())
-
-    def _unread(self, place: int, turns: Sequence[Turn]) -> int:
-        """Tokens that the first pass of a drafter has to read."""
-        if self._kinds[place] is not Kind.GUIDED:
-            return len(turns)
-        return sum(max(1, turn.ask.written - turn.stream.read[place]) for turn in turns)
+        return choose(ways, self._verify, self._times.passes(turns, places), self._rate, least)
 
     def _probing(self, turns: list[Turn], plain: Choice) -> Plan:
         """A draft of a model although it promises nothing, where that can be paid for."""
@@ -209,17 +177,9 @@ class Decision:
     def _asks(self, turn: Turn, place: int) -> bool:
         if turn.ask.room:
             return turn.speaker == place
-        return turn.ask.fixed or (turn.ask.reading and self._promises(turn, place))
-
-    def _promises(self, turn: Turn, place: int) -> bool:
-        """Whether a drafter would speak, were the prompt read already."""
-        way = Way([turn.stream.chances[place].unseen()], 1, 1)
-        if not self._estimates.known(1):
-            return True
-        verify = self._estimates.verify(1, 1, self.sampled)
-        seconds = self._estimates.draft_pass(place, 1, 1)
-        choice = choose([way], verify, [0.0, seconds], 1 / verify[0])
-        return choice is not None and any(choice.lengths)
+        return turn.ask.fixed or (
+            turn.ask.reading and self._times.promises(turn, place, self.sequences, self.sampled)
+        )
 
     def forecast(self, turn: Turn) -> Forecast | None:
         """What the round is expected to bring a sequence, once all have drafted."""
@@ -230,9 +190,10 @@ class Decision:
 
     def begin(self, place: int, turns: Sequence[Turn]) -> None:
         """A drafter is about to be asked."""
-        self._reading = self._unread(place, turns)
+        self._reading = self._times.unread(place, turns)
         self._begun = self._clock()
         for turn in turns:
+            self.drawn |= bool(turn.ask.room)
             if not turn.ask.room:
                 turn.stream.read[place] = turn.ask.written
             elif self._kinds[place] is not Kind.WHOLE:

@@ -26,7 +26,7 @@ class Estimates:
     def __init__(self, kinds: Sequence[Kind]) -> None:
         self.scale = Scale()
         self.target = Latency(self.scale)
-        self._passes = [Latency(self.scale) for _ in kinds]
+        self.passes = [Latency(self.scale) for _ in kinds]
         self._judging = {False: Rate(), True: Rate()}  # rows per second, greedy and drawn
         self._shared = {sampled: [Shared() for _ in kinds] for sampled in (False, True)}
         self.streams: dict[int, Stream] = {}
@@ -60,12 +60,12 @@ class Estimates:
     def draft_pass(self, place: int, unread: int, sequences: int) -> float:
         """Seconds of a drafter's pass over so many tokens of so many sequences."""
         tokens = max(1, min(unread, READING))
-        return self._passes[place].seconds(tokens, sequences) * max(1.0, unread / tokens)
+        return self.passes[place].seconds(tokens, sequences) * max(1.0, unread / tokens)
 
     def observe_draft(self, place: int, unread: int, sequences: int, seconds: float) -> None:
         """Count a drafter's pass, in seconds of the clock."""
         if unread <= READING:
-            self._passes[place].observe(max(1, unread), sequences, seconds)
+            self.passes[place].observe(max(1, unread), sequences, seconds)
 
     def observe(self, rows: int, sequences: int, verify: float, other: float, drawn: bool) -> None:
         """Count a target pass without any prompt, in seconds of the clock.

@@ -10,17 +10,15 @@ Not here: running passes (``calibration.py``), reading a clock, and deciding (``
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from itertools import accumulate
+from collections.abc import Collection, Mapping
 from statistics import median
 
 MEASURED = 3  # passes after which an entry tells the machine's scale, instead of learning from it
 MEMORY = 15  # passes an entry remembers; the scale must follow sooner, see RECENT
-RECENT = 5  # passes the scale looks back
+RECENT = 9  # passes the scale looks back
 REFRESH = 8  # passes between two looks at the tables
-SLOPE = 0.1  # of one token's seconds: a further token, where nothing else is known
+SPARE = 32  # places of a curve that are computed beyond those asked for
 
 
 class Scale:
@@ -33,7 +31,7 @@ class Scale:
     def add(self, ratio: float) -> None:
         """Count the seconds of a pass over those that the table gives at scale 1."""
         self._ratios.append(ratio)
-        if len(self._ratios) == RECENT:
+        if len(self._ratios) >= MEASURED:
             self.value = median(self._ratios)
 
 
@@ -46,6 +44,7 @@ class Latency:
 
     def __init__(self, scale: Scale) -> None:
         self._scale = scale
+        self._adopted: dict[int, float] = {}  # of one sequence, by tokens
         self._entries: dict[int, dict[int, deque[float]]] = {}  # by sequences, by tokens
         self._curves: dict[int, list[float]] = {}
         self._since = 0
@@ -59,18 +58,28 @@ class Latency:
         if self._cold:
             self._cold = False
             return
+        usual = self._expected(tokens, sequences)
+        if usual > 0:
+            self._scale.add(seconds / usual)
         entries = self._entries.setdefault(sequences, {})
         entry = entries.setdefault(tokens, deque(maxlen=MEMORY))
-        if len(entry) >= MEASURED and (usual := _usual(entry)) > 0:
-            self._scale.add(seconds / usual)
         entry.append(seconds / self._scale.value)
         self._since += 1
         if len(entry) <= MEASURED or self._since >= REFRESH:
             self._curves.clear()
             self._since = 0
 
+    def _expected(self, tokens: int, sequences: int) -> float:
+        """Seconds of a pass, where they are known well; else 0."""
+        entry = self._of(sequences).get(tokens, ())
+        if len(entry) >= MEASURED:
+            return _usual(entry)
+        return self._adopted.get(tokens, 0.0) if sequences == 1 else 0.0
+
     def known(self, sequences: int) -> bool:
         """Whether any pass of so many sequences was measured, by a clock that runs."""
+        if sequences == 1 and self._adopted:
+            return True
         return any(median(entry) > 0 for entry in self._of(sequences).values())
 
     def seconds(self, tokens: int, sequences: int) -> float:
@@ -81,40 +90,47 @@ class Latency:
         """The seconds of passes over ``tokens`` to ``tokens + more``, never falling."""
         curve = self._curves.get(sequences, [])
         if len(curve) <= tokens + more:
-            curve = self._curve(sequences, 2 * (tokens + more) + 1)
+            curve = self._curve(sequences, tokens + more + SPARE)
             self._curves[sequences] = curve
         return curve[tokens : tokens + more + 1]
 
     def _curve(self, sequences: int, size: int) -> list[float]:
-        """Seconds by number of tokens, from 0 to ``size - 1``.
+        """Seconds by number of tokens, from 0 to ``size - 1``; 0 where nothing was measured."""
+        from draftproof.control.curves import stretched, through  # NumPy takes long to import
 
-        A curve of several sequences follows the shape of that of one, and that a slight slope,
-        both stretched to go through what was measured.
-        """
-        if sequences == 1:
-            shape: Callable[[int], float] = _slope
-        else:
-            shape = self.row(0, 1, size - 1).__getitem__
-            if not self.known(1):
-                shape = _slope
-        points = _rising({n: (_usual(e), len(e)) for n, e in self._of(sequences).items()})
-        if not points:
-            return [shape(n) * (self.known(1) and sequences > 1) for n in range(size)]
-        places = sorted(points)
-        ratios = [points[n] / (shape(n) if n < size else _slope(n)) for n in places]
-        return list(accumulate((shape(n) * _between(places, ratios, n) for n in range(size)), max))
+        base = self._base(sequences, size)
+        if not base:
+            points = {n: (_usual(e), len(e)) for n, e in self._of(sequences).items()}
+            return through(points, size)
+        measured = [
+            (n, count, len(entry), median(entry))
+            for count, entries in self._entries.items()
+            for n, entry in entries.items()
+            if n < size and _comparable(count, sequences)
+        ]
+        return stretched(base, measured, sequences)
+
+    def _base(self, sequences: int, size: int) -> list[float]:
+        """What a curve is a stretched copy of: that of one sequence, or the adopted one."""
+        from draftproof.control.curves import through
+
+        if sequences > 1:
+            return self.row(0, 1, size - 1) if self.known(1) else []
+        points = {n: (seconds, MEASURED) for n, seconds in self._adopted.items()}
+        return through(points, size) if points else []
 
     def _of(self, sequences: int) -> dict[int, deque[float]]:
         return self._entries.get(sequences, {})
 
     def table(self) -> dict[int, float]:
-        """What was measured well for one sequence: seconds at scale 1 by tokens."""
-        return {n: median(e) for n, e in sorted(self._of(1).items()) if len(e) >= MEASURED}
+        """What is known well for one sequence: seconds at scale 1 by tokens."""
+        measured = {n: median(e) for n, e in self._of(1).items() if len(e) >= MEASURED}
+        return dict(sorted((self._adopted | measured).items()))
 
     def adopt(self, table: Mapping[int, float]) -> None:
-        """Begin with a table of one sequence, each entry as good as measured."""
+        """Begin with a table of one sequence, measured before."""
         self._cold = False
-        self._entries[1] = {n: deque([s] * MEASURED, MEMORY) for n, s in table.items()}
+        self._adopted = dict(table)
         self._curves.clear()
 
 
@@ -123,28 +139,6 @@ def _usual(seconds: Collection[float]) -> float:
     return median(seconds) if len(seconds) >= MEASURED else min(seconds)
 
 
-def _slope(tokens: int) -> float:
-    return 1 + SLOPE * (tokens - 1)
-
-
-def _between(places: list[int], values: list[float], at: int) -> float:
-    """The value at a place, on straight lines between known ones, constant outside."""
-    index = bisect_left(places, at)
-    if index == 0 or index == len(places):
-        return values[min(index, len(places) - 1)]
-    low, high = places[index - 1], places[index]
-    part = (at - low) / (high - low)
-    return values[index - 1] * (1 - part) + values[index] * part
-
-
-def _rising(points: Mapping[int, tuple[float, int]]) -> dict[int, float]:
-    """Values that never fall, nearest to the given (value, weight): pool adjacent violators."""
-    blocks: list[tuple[float, float, list[int]]] = []
-    for place in sorted(points):
-        value, weight, places = points[place][0], float(points[place][1]), [place]
-        while blocks and blocks[-1][0] > value:
-            before, others, pooled = blocks.pop()
-            value = (value * weight + before * others) / (weight + others)
-            weight, places = weight + others, pooled + places
-        blocks.append((value, weight, places))
-    return {place: value for value, _, places in blocks for place in places}
+def _comparable(one: int, other: int) -> bool:
+    """Whether passes of so many sequences tell about those of so many others."""
+    return one == other or (1 < one <= 2 * other and 1 < other <= 2 * one)

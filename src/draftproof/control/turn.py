@@ -44,6 +44,7 @@ class Ask(NamedTuple):
         fixed: draft exactly so many, not fewer.
         sampled: whether the target draws.
         reading: whether its prompt is still being read.
+        left: most tokens it may still get.
     """
 
     seq: int
@@ -53,6 +54,7 @@ class Ask(NamedTuple):
     fixed: bool = False
     sampled: bool = False
     reading: bool = False
+    left: int = 1 << 20
 
 
 class Outcome(NamedTuple):
@@ -115,9 +117,13 @@ class Turn:
         for place, kind in enumerate(kinds):
             chances, offer = self.stream.chances[place], self.offers.get(place)
             if kind is not Kind.FREE and room:
-                self.ways[place] = Way(_survival([chances.unseen()] * room), 1, 1)
+                self.ways[place] = self.unread(place, room)
             elif offer and offer[0]:
                 self.ways[place] = Way(_survival(chances.agreeing(offer[1], len(offer[0]))))
+
+    def unread(self, place: int, room: int) -> Way:
+        """What a draft model may draft, before any of its rows is known."""
+        return Way(_survival([self.stream.chances[place].unseen()] * room), 1, 1)
 
     def speaks(self, place: int | None, length: int) -> None:
         """Let a drafter speak."""

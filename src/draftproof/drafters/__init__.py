@@ -39,6 +39,7 @@ class DraftRequest(NamedTuple):
         processors: what the request's options do to logits, None where they do nothing.
         auto: whether fewer tokens may be proposed than ``length``, where that promises more.
         guide: for a ``GuidedDrafter``, what decides that; one for all requests of a call.
+        left: most tokens that the answer may still get.
     """
 
     seq: int
@@ -51,6 +52,7 @@ class DraftRequest(NamedTuple):
     processors: Processors | None = None
     auto: bool = False
     guide: Guide | None = None
+    left: int = 1 << 20
 
 
 class Drafter(Protocol):
@@ -84,9 +86,11 @@ class GuidedDrafter(Drafter, Protocol):
     """One that follows the guide of its requests.
 
     Attributes:
+        model: what drafts.
         reads: whether it has to read the text itself; one that shares the target's cache has not.
     """
 
+    model: Model
     reads: bool
 
 

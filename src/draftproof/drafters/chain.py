@@ -17,8 +17,10 @@ from functools import partial
 
 from draftproof.control import Controller
 from draftproof.control.decision import Decision
+from draftproof.control.latency import Latency
 from draftproof.control.turn import Ask, Kind, Outcome, Turn
 from draftproof.drafters import Drafter, DraftRequest, FreeDrafter, GuidedDrafter
+from draftproof.models import Model
 from draftproof.types import Draft, Step
 
 
@@ -78,6 +80,13 @@ class ChainDrafter:
             if step.tokens
         ]
         self.control.learn(outcomes, seconds.verify, seconds.other, prefill)
+
+    @property
+    def models(self) -> list[tuple[Model, Latency]]:
+        """The draft models that read the text themselves, and what is known of their passes."""
+        passes = self.control.estimates.passes
+        guided = [(n, d) for n, d in self._drawn if isinstance(d, GuidedDrafter) and d.reads]
+        return [(drafter.model, passes[n]) for n, drafter in guided]
 
     def close(self) -> None:
         """See ``Drafter.close``."""
@@ -155,4 +164,5 @@ def _ask(request: DraftRequest) -> Ask:
         fixed=not request.auto,
         sampled=not request.params.greedy,
         reading=not request.length,
+        left=request.left,
     )

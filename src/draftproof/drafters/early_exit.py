@@ -47,7 +47,7 @@ class EarlyExitDrafter(ModelDrafter):
 
     def _begin(self, request: DraftRequest) -> Run:
         """There is no record: what the target has read is right, and anything else forgotten."""
-        read = self._model.length(request.seq)
+        read = self.model.length(request.seq)
         assert read < len(request.tokens)
         pending = request.tokens[read:] if request.length else []
         return self._run(request, Record(), pending, request.length)

@@ -40,7 +40,7 @@ class DraftModel(ABC):
     def __init__(self, model: Model, target: Model) -> None:
         check_caches(model, target)
         self.name = model.name
-        self._model = model
+        self.model = model
         self._records: dict[int, Record] = {}
         self._told: dict[int, int] = {}
 
@@ -60,7 +60,7 @@ class DraftModel(ABC):
     def _advance(self, active: Sequence[Run]) -> None:
         """One pass of the draft model: one more token for each."""
         try:
-            rows = self._model.forward([run.chunk() for run in active])
+            rows = self.model.forward([run.chunk() for run in active])
         except ModelError as error:
             for run in active:
                 run.pending = []
@@ -90,10 +90,11 @@ class DraftModel(ABC):
     def _begin(self, request: DraftRequest) -> Run:
         """Bring the record and the cache in line with the committed tokens."""
         record = self._records.setdefault(request.seq, Record())
+        record.cut(self.model.length(request.seq))  # whoever measured the model has emptied it
         tokens = self._read(request, record)
-        room = self._model.capabilities.context_length - len(tokens) + 1
+        room = self.model.capabilities.context_length - len(tokens) + 1
         if room <= 0:
-            context = self._model.capabilities.context_length
+            context = self.model.capabilities.context_length
             self._tell(
                 request,
                 f"a text of {len(tokens)} tokens has outgrown its context of {context}: "
@@ -110,10 +111,10 @@ class DraftModel(ABC):
         """Forget what comes behind ``length`` tokens; what is left may be less."""
         record.cut(length)
         try:
-            self._model.truncate(seq, length)
+            self.model.truncate(seq, length)
         except ModelError:  # a window that has moved on: it can only begin again
             record.cut(0)
-            self._model.truncate(seq, 0)
+            self.model.truncate(seq, 0)
         return len(record.tokens)
 
     def _tell(self, request: DraftRequest, message: str) -> None:
@@ -124,7 +125,7 @@ class DraftModel(ABC):
 
     def close(self) -> None:
         """See ``Drafter.close``."""
-        self._model.close()
+        self.model.close()
 
 
 class ModelDrafter(DraftModel):
