@@ -105,6 +105,9 @@ class Found:
             "costs": self.costs.to_json(),
             "limits": limits(self.costs),
             "floors": self.floors,
+            "prompts": [
+                {"category": task.category, "token_ids": task.tokens} for task in self.results.tasks
+            ],
             "rows": [{**row, "token_ids": each.answer.token_ids} for row, each in rows],
         }
 
@@ -205,7 +208,7 @@ def together(pair: str, asked: argparse.Namespace) -> Streams:
     ):
         tasks = choose(read_tasks(asked.prompts), limit=asked.limit)
         prompts = groups(encode(tasks, plain.target, asked.tokens), asked.groups)
-        require(bool(prompts), "eight streams need eight prompts: give more, or --groups 0")
+        require(bool(prompts), "eight streams need sixteen prompts: give more, or --groups 0")
         return run_streams(pair, plain, auto, prompts, asked.tokens, asked.repeats)
 
 
@@ -239,7 +242,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", nargs="+", choices=list(PAIRS), default=list(PAIRS))
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
     parser.add_argument("--repeats", type=int, default=1, help="of every arm and prompt")
-    parser.add_argument("--groups", type=int, default=6, help="of eight prompts at once; 0: none")
+    parser.add_argument(
+        "--groups", type=int, default=4, help="of sixteen prompts, eight at once; 0: none"
+    )
     parser.add_argument("--json", type=Path, help="write all numbers")
     return parser.parse_args()
 

@@ -1,8 +1,9 @@
 """Eight streams at once: the automatic draft length beside plain decoding.
 
-Both arms answer the same groups of eight prompts from cold caches, in turns. Throughput at eight
-is that of the rounds in which all eight take part and none still reads its prompt; how long the
-whole group took, reading and the emptying batch at its end included, is counted beside it.
+Both arms answer the same groups of prompts from cold caches, in turns; a prompt begins where an
+answer has ended. Throughput at eight is that of the rounds in which all eight take part and none
+still reads its prompt; how long the whole group took, reading and the emptying batch at its end
+included, is counted beside it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from draftproof.prompts import Task
 from draftproof.types import ModelOptions, Step
 
 STREAMS = 8
+GROUP = 16  # prompts
 CONTEXT = 2048  # tokens of each
 ARMS = AUTO, PLAIN = "auto", "plain"
 AIM = 0.98
@@ -78,7 +80,7 @@ def groups(tasks: Sequence[Task], most: int) -> list[Group]:
     for task in tasks:
         kinds.setdefault(task.category, []).append(task)
     mixed = [task.tokens for task in chain(*zip_longest(*kinds.values())) if task]
-    return [mixed[at : at + STREAMS] for at in range(0, len(mixed) - STREAMS + 1, STREAMS)][:most]
+    return [mixed[at : at + GROUP] for at in range(0, len(mixed) - GROUP + 1, GROUP)][:most]
 
 
 def run_streams(
@@ -91,11 +93,11 @@ def run_streams(
         plain: decodes without a drafter.
         auto: another engine of the same target.
         prompts: in groups.
-        tokens: of an answer.
+        tokens: of an answer, at most.
         repeats: how often every arm answers every group.
     """
     found = Streams(pair)
-    params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+    params = SamplingParams(max_tokens=tokens)
     try:
         for engine in (plain, auto):
             cool(engine, WARM_UP)
@@ -126,7 +128,7 @@ def answer(engine: Engine, group: Group, params: SamplingParams) -> tuple[int, f
         steps = engine.step()
         emitted = sum(len(step.tokens) for step in steps)
         answered += emitted
-        if full(steps, len(group)):
+        if full(steps, min(STREAMS, len(group))):
             tokens, seconds = tokens + emitted, seconds + time.perf_counter() - before
         for step in steps:
             if step.finish_reason:

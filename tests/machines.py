@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from draftproof.control import Controller
 from draftproof.control.decision import Decision
+from draftproof.control.latency import Table
 from draftproof.control.turn import LONGEST, Ask, Kind, Outcome, Turn
 
 # Milliseconds of a target pass over n tokens, measured on a CPU with two cores.
@@ -96,7 +97,7 @@ class Stage:
 
     def calibrate(self) -> None:
         table = {n: self.machine.verify(n) for n in (*range(1, 10), 13, 17)}
-        self.control.estimates.target.adopt(table)
+        self.control.estimates.target.adopt(Table(table))
 
     def run(self, tokens: int) -> float:
         """Go on until every sequence has so many more tokens; tokens per second."""

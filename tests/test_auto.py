@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 
 from draftproof import Drafter, Engine, ModelError, ParameterError, SamplingParams, Speculation
+from draftproof.control.latency import Table
 from draftproof.control.turn import LONGEST
 from draftproof.drafters.chain import ChainDrafter
 from draftproof.drafters.lookup import LookupDrafter
@@ -47,7 +48,7 @@ def guided(draft: Weights, more: float, lookup: bool = False) -> Callable[[Table
     def make(target: TableModel) -> Drafter:
         drafters: list[Drafter] = [LookupDrafter(1)] if lookup else []
         chain = ChainDrafter([*drafters, drawn_from(draft)(target)], clock(1e-3))
-        chain.control.estimates.target.adopt({1: 1.0, 17: 1 + 16 * more})
+        chain.control.estimates.target.adopt(Table({1: 1.0, 17: 1 + 16 * more}))
         return chain
 
     return make

@@ -150,8 +150,8 @@ def test_full_rounds_alone_are_the_pace_of_all_streams(modules: Any) -> None:
 def test_groups_are_full_and_mixed(modules: Any) -> None:
     tasks = [Task(kind, "", (place,)) for kind in "abc" for place in range(6)]
     found = modules.streams.groups(tasks, 5)
-    assert [len(group) for group in found] == [8, 8]
-    assert sorted(found[0]) == sorted([(0,)] * 3 + [(1,)] * 3 + [(2,)] * 2)
+    assert [len(group) for group in found] == [16]
+    assert sorted(found[0]) == sorted([(place,) for place in range(6)] * 3)[:16]
     assert len(modules.streams.groups(tasks, 1)) == 1
 
 
@@ -196,13 +196,13 @@ def run_it(modules: Any, monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple
     lines = [
         {"category": kind, "turns": [text]}
         for kind in ("extraction", "other")
-        for text in ("ab", "abca", "ca", "bb", "cab")
+        for text in ("ab", "abca", "ca", "bb", "cab", "a", "b", "cc")
     ]
     prompts.write_text("\n".join(map(json.dumps, lines)))
     monkeypatch.setattr(modules.control, "demo_path", lambda: "")
     monkeypatch.setattr(modules.control, "quantized_copy", lambda *_: "table:markov")
     args = ("--prompts", prompts, "--json", file, "--pairs", "F16 + lookup", "--lengths", "2")
-    args += ("--tokens", 48)
+    args += ("--tokens", 48, "--limit", 8)
     monkeypatch.setattr(sys, "argv", ["control.py", *map(str, args)])
     return modules.control.main(), json.loads(file.read_text())
 
@@ -221,7 +221,7 @@ def test_the_whole_of_it(
     for goal in found["goals"]:
         assert f"{goal['what']}\n" in said
     greedy, drawn = found["pairs"]
-    assert len(greedy["rows"]) == 10 * 4
+    assert len(greedy["rows"]) == 16 * 4
     assert greedy["floors"].keys() == {"extraction", "other", "overall"}
     assert not drawn["floors"]
     assert len(greedy["costs"]["passes"]) == 17

@@ -10,7 +10,7 @@ import pytest
 
 from draftproof import Engine, ModelError, SamplingParams, Speculation
 from draftproof.calibration import LOOK, REPEATS, WIDTHS, Calibration, measure
-from draftproof.control.latency import Latency, Scale
+from draftproof.control.latency import Latency, Scale, Table
 from draftproof.drafters.lookup import LookupDrafter
 from draftproof.drafters.model import ModelDrafter
 from draftproof.models import Chunk
@@ -41,6 +41,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def table_of(passes: str, each: object = 0) -> str:
+    """The text of a file."""
+    return f'{{"passes": {passes}, "each": {each}, "shared": 0}}'
+
+
 def run(target: Filed) -> None:
     """One answer of a new engine, which must be right whatever was measured."""
     engine = Engine(target, LookupDrafter(), speculation=AUTO)
@@ -54,7 +59,7 @@ def test_measured_once_for_all_engines(tmp_path: Path, cache: Path) -> None:
     run(target)
     assert target.measured == REPEATS
     (file,) = cache.iterdir()
-    assert sorted(map(int, json.loads(file.read_text()))) == sorted(WIDTHS)
+    assert sorted(map(int, json.loads(file.read_text())["passes"])) == sorted(WIDTHS)
     run(target)
     run(again := Filed(tmp_path / "model.gguf"))
     assert (target.measured, again.measured) == (REPEATS, 0)
@@ -70,7 +75,12 @@ def test_another_file_or_number_of_threads_is_another_table(tmp_path: Path, cach
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "3", "{}", '{"1": "x"}', '{"1": 0}', '{"a": 1}', '{"1": NaN}']
+    "text",
+    [
+        *("", "{", "[]", "null", "3", "{}", '{"passes": {"1": 1}}', table_of("{}")),
+        *(table_of(f'{{"1": {bad}}}') for bad in ('"x"', "0", "NaN", "null")),
+        *(table_of('{"a": 1}'), table_of('{"1": 1}', -1), table_of('{"1": 1}', "Infinity")),
+    ],
 )
 def test_a_broken_file_is_measured_anew(tmp_path: Path, cache: Path, text: str) -> None:
     run(Filed(tmp_path / "model.gguf"))
@@ -111,15 +121,35 @@ def test_measuring_ends_in_time() -> None:
 
     target = Slow(1, 256)
     table = measure(target, lambda: now[0])
-    assert table == pytest.approx({1: 0.2, 5: 0.6, 2: 0.3})
+    assert table.passes == pytest.approx({1: 0.2, 5: 0.6, 2: 0.3})
+    assert table.each == table.shared == 0  # nor is there time to read more
+    assert target.length(0) == 0
+
+
+class Looking(Toy):
+    """Its passes take a second for each token, and more for each entry it looks at."""
+
+    now = 0.0
+
+    def forward(self, chunks: Sequence[Chunk]) -> list:
+        width = len(chunks[0].tokens)
+        self.now += 1e-3 * width + (1e-6 * width + 1e-5) * self.length(0)
+        return super().forward(chunks)
+
+
+def test_what_a_context_costs_is_measured_apart() -> None:
+    target = Looking(1, 1024)
+    table = measure(target, lambda: target.now)
+    assert table.passes == pytest.approx({n: 1e-3 * n for n in WIDTHS})
+    assert (table.each, table.shared) == pytest.approx((1e-6, 1e-5))
     assert target.length(0) == 0
 
 
 def test_a_context_too_short_and_a_model_that_fails_give_none() -> None:
-    assert measure(Toy(1, 16)) == {}
+    assert measure(Toy(1, 16)) == Table({})
     target = Toy(1, 256)
     target.failures = {3: (ModelError("down"), "half")}
-    assert measure(target) == {}
+    assert measure(target) == Table({})
     assert target.length(0) == 0
 
 
@@ -130,13 +160,13 @@ def test_a_table_of_another_shape_is_replaced(tmp_path: Path, cache: Path) -> No
     calibration = Calibration(target, latency)
     assert calibration.begin()
     (file,) = cache.iterdir()
-    kept = {int(n): s for n, s in json.loads(file.read_text()).items()}
+    kept = {int(n): s for n, s in json.loads(file.read_text())["passes"].items()}
     for table, replaced in (
         ({n: 5 * s for n, s in kept.items()}, False),
         ({n: s * (1 + n) for n, s in kept.items()}, True),
     ):
         before = file.read_text()
-        latency.adopt(table)
+        latency.adopt(Table(table))
         for _ in range(LOOK):
             calibration.keep()
         assert (file.read_text() != before) == replaced

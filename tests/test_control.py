@@ -10,6 +10,7 @@ import pytest
 
 from draftproof.control import Controller
 from draftproof.control.choice import Way, choose
+from draftproof.control.latency import Table
 from draftproof.control.turn import LONGEST, Ask, Kind
 from machines import F16, F32, FLAT, LINE, Q4_0, Q8_0, STEPS, Machine, Stage, coins, cost
 
@@ -223,8 +224,8 @@ def test_a_machine_that_slows_down_as_a_whole_changes_nothing() -> None:
 def test_a_prompt_is_read_where_the_answer_pays_for_it(left: int, reads: bool) -> None:
     """Reading it takes about eight plain rounds; a round of drafts gains about one."""
     control = Controller([Kind.GUIDED], lambda: 0.0)
-    control.estimates.target.adopt({1: 1.0, 17: 1.2})
-    control.estimates.passes[0].adopt({1: 0.1, 17: 0.3, 64: 0.5})
+    control.estimates.target.adopt(Table({1: 1.0, 17: 1.2}))
+    control.estimates.passes[0].adopt(Table({1: 0.1, 17: 0.3, 64: 0.5}))
     ask = Ask(0, 0, 1000, 0, reading=True, left=left)
     decision = control.open([ask], 1)
     decision.decide()
@@ -233,8 +234,8 @@ def test_a_prompt_is_read_where_the_answer_pays_for_it(left: int, reads: bool) -
 
 def test_a_prompt_is_not_read_for_a_drafter_that_does_not_pay() -> None:
     control = Controller([Kind.GUIDED], lambda: 0.0)
-    control.estimates.target.adopt({1: 1.0, 17: 17.0})
-    control.estimates.passes[0].adopt({1: 0.5, 17: 8.0})
+    control.estimates.target.adopt(Table({1: 1.0, 17: 17.0}))
+    control.estimates.passes[0].adopt(Table({1: 0.5, 17: 8.0}))
     decision = control.open([Ask(0, 0, 3, 0, reading=True)], 1)
     decision.decide()
     assert not decision.asked(0)
@@ -297,14 +298,14 @@ def test_regret_is_what_the_best_fixed_length_would_have_gained() -> None:
         rate = stage.run(3000)
         best = best_fixed(table, FREE, coins(alpha), 3000)
         # Drafts of one token tell nothing about a second.
-        assert stage.control.regret(0, 1) == pytest.approx(0, abs=0.02)
+        assert stage.control.regret(0, 1, 0) == pytest.approx(0, abs=0.02)
         stage = Stage(machine(table), FREE, coins(alpha), fixed=8)
         rate = stage.run(3000)
-        assert stage.control.regret(0, 1) == pytest.approx(1 - rate / best, abs=0.03)
+        assert stage.control.regret(0, 1, 0) == pytest.approx(1 - rate / best, abs=0.03)
 
 
 def test_regret_is_unknown_before_anything_happened() -> None:
-    assert Controller(FREE).regret(0, 1) is None
+    assert Controller(FREE).regret(0, 1, 0) is None
 
 
 # Costs

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from draftproof.control.latency import Latency, Scale
+from draftproof.control.latency import Latency, Scale, Table
 from machines import Q8_0, STEPS, cost
 
 
@@ -40,7 +40,7 @@ def test_never_falling() -> None:
 
 def test_what_lies_between_was_not_measured() -> None:
     latency = Latency(Scale())
-    latency.adopt({1: 1.0, 9: 2.0})
+    latency.adopt(Table({1: 1.0, 9: 2.0}))
     row = latency.row(1, 1, 16)
     assert row[0] == 1.0
     assert row[8] == 2.0
@@ -49,7 +49,7 @@ def test_what_lies_between_was_not_measured() -> None:
 
 def test_several_sequences_follow_the_shape_of_one() -> None:
     latency = Latency(Scale())
-    latency.adopt({n: cost(STEPS)(n) for n in range(1, 40)})
+    latency.adopt(Table({n: cost(STEPS)(n) for n in range(1, 40)}))
     assert latency.row(8, 8, 16) == latency.row(8, 1, 16)
     for _ in range(4):
         latency.observe(8, 8, 2 * cost(STEPS)(8))
@@ -89,7 +89,7 @@ def test_one_width_that_is_slower_changes_the_table_and_not_the_scale() -> None:
 def test_of_many_widths_seen_once_none_looks_cheap_by_chance() -> None:
     """With eight sequences there are many widths; the luckiest must not be believed at once."""
     latency, seconds, coin = Latency(Scale()), cost(Q8_0), random.Random(7)
-    latency.adopt({n: seconds(n) for n in (*range(1, 10), 13, 17, 40)})
+    latency.adopt(Table({n: seconds(n) for n in (*range(1, 10), 13, 17, 40)}))
     for _ in range(30):
         latency.observe(8, 8, seconds(8) * coin.lognormvariate(0, 0.15))
     for width in range(9, 40):
@@ -102,7 +102,7 @@ def test_of_many_widths_seen_once_none_looks_cheap_by_chance() -> None:
 
 def test_eight_sequences_tell_about_seven() -> None:
     latency = Latency(Scale())
-    latency.adopt({n: cost(STEPS)(n) for n in range(1, 40)})
+    latency.adopt(Table({n: cost(STEPS)(n) for n in range(1, 40)}))
     for _ in range(20):
         for width in range(8, 30):
             latency.observe(width, 8, 3 * cost(STEPS)(width))
@@ -113,8 +113,8 @@ def test_eight_sequences_tell_about_seven() -> None:
 def test_an_adopted_table_tells_the_scale_from_the_first_pass_on() -> None:
     scale = Scale()
     latency = Latency(scale)
-    latency.adopt(table := {1: 1.0, 4: 2.0, 9: 3.0})
-    for width in (1, 4, 9, 1, 4):
+    latency.adopt(Table(table := {1: 1.0, 4: 2.0, 9: 3.0}))
+    for width in (1, 4, 9) * 5:
         latency.observe(width, 1, 2 * table[width])
     assert scale.value == pytest.approx(2.0)
     row = latency.row(1, 1, 8)

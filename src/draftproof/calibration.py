@@ -17,14 +17,14 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
 from platformdirs import user_cache_dir
 
-from draftproof.control.latency import Latency
+from draftproof.control.latency import Latency, Table
 from draftproof.errors import ModelError
 from draftproof.models import Chunk, Model
 
@@ -33,9 +33,12 @@ logger = logging.getLogger("draftproof")
 WIDTHS = (1, 5, 2, 9, 3, 17, 4, 7, 6, 8, 13)  # most telling first
 REPEATS = 3
 SECONDS = 1.0  # after which no further pass is begun
+READING = 2 * SECONDS  # that the deeper context may take
 CONTEXT = 32  # tokens in the cache meanwhile
+DEEP = 512  # more of them, to see what a context costs, unless reading them takes too long
+DEEP_WIDTHS = (1, 9)
 LOOK = 256  # rounds
-VERSION = 1
+VERSION = 2
 DIFFERENT = 1.25  # what a table and the measurements may differ by, apart from a common factor
 
 
@@ -49,7 +52,7 @@ class Calibration:
 
     def __init__(self, model: Model, latency: Latency) -> None:
         self._model, self._latency = model, latency
-        self._kept: dict[int, float] | None = None  # as it lies in the cache
+        self._kept: Table | None = None  # as it lies in the cache
         self._rounds = 0
 
     def begin(self) -> bool:
@@ -66,17 +69,19 @@ class Calibration:
             table = measure(self._model)
             _write(path, table)
         self._kept = table
-        if table:
+        if table.passes:
             self._latency.adopt(table)
         return measured
 
     def keep(self) -> None:
         """Write the table anew, if now and then it is found to have another shape."""
         self._rounds += 1
-        path = _file(self._model) if self._kept and self._rounds % LOOK == 0 else None
-        if path is not None and self._kept and _differ(self._kept, self._latency.table()):
-            self._kept = self._latency.table()
-            _write(path, self._kept)
+        if self._rounds % LOOK or not (self._kept and self._kept.passes):
+            return
+        path, table = _file(self._model), self._latency.table()
+        if path is not None and _differ(self._kept.passes, table.passes):
+            self._kept = table
+            _write(path, table)
 
 
 def _differ(one: Mapping[int, float], other: Mapping[int, float]) -> bool:
@@ -86,34 +91,63 @@ def _differ(one: Mapping[int, float], other: Mapping[int, float]) -> bool:
     return not all(common / DIFFERENT < ratio < common * DIFFERENT for ratio in ratios)
 
 
-def measure(model: Model, clock: Callable[[], float] = time.perf_counter) -> dict[int, float]:
-    """Run passes of some widths, for a second at most, and forget them again.
+def measure(model: Model, clock: Callable[[], float] = time.perf_counter) -> Table:
+    """Run passes of some widths, for about a second, and forget them again.
 
     Returns:
-        Median seconds by width, for those there was time for.
+        Median seconds by width, for those there was time for, and what a context adds.
     """
-    context, vocabulary = CONTEXT, model.capabilities.vocabulary
-    if model.capabilities.context_length < CONTEXT + max(WIDTHS):
-        return {}
-    tokens = [(i * 7919 + 11) % vocabulary for i in range(CONTEXT + max(WIDTHS))]
-    seconds: dict[int, list[float]] = {}
+    room = model.capabilities.context_length
+    if room < CONTEXT + max(WIDTHS):
+        return Table({})
+    tokens = [(i * 7919 + 11) % model.capabilities.vocabulary for i in range(CONTEXT + DEEP)]
     try:
         model.truncate(0, 0)
-        model.forward([Chunk(0, tokens[:context], 0)])
-        end = clock() + SECONDS
-        for width in WIDTHS * REPEATS:
-            if clock() >= end:
-                break
-            began = clock()
-            model.forward([Chunk(0, tokens[context : context + width], width)])
-            seconds.setdefault(width, []).append(clock() - began)
-            model.truncate(0, context)
+        model.forward([Chunk(0, tokens[:CONTEXT], 0)])
+        taken = _passes(model, tokens, WIDTHS, clock)
+        widest = max(taken)
+        reading = min(taken[widest]) * DEEP / widest
+        if room < CONTEXT + DEEP + max(DEEP_WIDTHS) or reading > READING:
+            return Table({width: median(seconds) for width, seconds in taken.items()})
+        model.forward([Chunk(0, tokens[CONTEXT:], 0)])
+        return _without_context(taken, _passes(model, tokens, DEEP_WIDTHS, clock))
     except ModelError as error:
         logger.info("%s could not be measured: %s", model.name, error)
-        return {}
+        return Table({})
     finally:
         model.truncate(0, 0)
-    return {width: median(taken) for width, taken in sorted(seconds.items())}
+
+
+def _passes(
+    model: Model, tokens: Sequence[int], widths: tuple[int, ...], clock: Callable[[], float]
+) -> dict[int, list[float]]:
+    """Seconds by width behind what is cached, for those there was time for."""
+    context, seconds = model.length(0), dict[int, list[float]]()
+    end = clock() + SECONDS
+    for width in widths * REPEATS:
+        if seconds and clock() >= end:
+            break
+        began = clock()
+        model.forward([Chunk(0, tokens[:width], width)])
+        seconds.setdefault(width, []).append(clock() - began)
+        model.truncate(0, context)
+    return dict(sorted(seconds.items()))
+
+
+def _without_context(taken: Mapping[int, list[float]], deep: Mapping[int, list[float]]) -> Table:
+    """Passes behind ``CONTEXT`` tokens and, of two widths, behind ``DEEP`` more.
+
+    Of these the shortest are compared, as a busy machine only adds to them.
+    """
+    passes = {width: median(seconds) for width, seconds in taken.items()}
+    more = {n: (min(deep[n]) - min(taken[n])) / DEEP for n in deep.keys() & taken.keys()}
+    if len(more) < len(DEEP_WIDTHS):
+        return Table(passes)
+    narrow, wide = DEEP_WIDTHS
+    each = max(0.0, (more[wide] - more[narrow]) / (wide - narrow))
+    shared = max(0.0, more[narrow] - narrow * each)
+    alone = {n: s - min(s / 2, CONTEXT * (each * n + shared)) for n, s in passes.items()}
+    return Table(alone, each, shared)
 
 
 def _file(model: Model) -> Path | None:
@@ -130,26 +164,29 @@ def _file(model: Model) -> Path | None:
     return folder / f"passes-{digest}.json"
 
 
-def _read(path: Path) -> dict[int, float] | None:
+def _read(path: Path) -> Table | None:
     """None where there is none, or anything is wrong with it."""
     try:
-        table = {int(n): float(s) for n, s in json.loads(path.read_bytes()).items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+        data = json.loads(path.read_bytes())
+        passes = {int(n): float(s) for n, s in data["passes"].items()}
+        each, shared = (float(data[name]) for name in ("each", "shared"))
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
         return None
-    good = table and all(n > 0 and 0 < s < float("inf") for n, s in table.items())
-    return table if good else None
+    good = passes and all(n > 0 and 0 < s < float("inf") for n, s in passes.items())
+    good = good and all(0 <= s < float("inf") for s in (each, shared))
+    return Table(passes, each, shared) if good else None
 
 
-def _write(path: Path, table: Mapping[int, float]) -> None:
+def _write(path: Path, table: Table) -> None:
     """Write beside it, then rename: nobody reads half a file."""
-    if not table:
+    if not table.passes:
         return
     part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, part = tempfile.mkstemp(".part", path.stem, path.parent)
         with os.fdopen(handle, "w") as stream:
-            json.dump({str(n): s for n, s in table.items()}, stream)
+            json.dump(table._asdict(), stream)
         os.replace(part, path)
     except OSError as error:
         logger.info("the table of passes cannot be kept: %s", error)

@@ -94,7 +94,8 @@ class Rounds:
         self._target = target
         self._chain = _chain(drafter)
         self._clock = self._chain.control.clock if self._chain else time.perf_counter
-        self._calibrations = _calibrations(target, self._chain)
+        tables = self._chain.tables(target) if self._chain else []
+        self._calibrations = [Calibration(model, latency) for model, latency in tables]
         self._prefill_chunk = prefill_chunk
         self._slots = slots_of(target)
         self._number = 0
@@ -236,9 +237,11 @@ class Rounds:
     def _learn(self, chain: ChainDrafter, done: list[tuple[Sequence, Step]], prefill: bool) -> None:
         """Tell the drafters what became of the round."""
         chain.learn([(sequence.slot, step) for sequence, step in done], prefill)
+        regret = chain.control.regret
         for sequence, _ in done:
             if sequence.auto and sequence.finish_reason:
-                sequence.stats.regret = chain.control.regret(sequence.slot, len(done))
+                length = len(sequence.tokens)
+                sequence.stats.regret = regret(sequence.slot, len(done), length)
         for calibration in self._calibrations:
             calibration.keep()
 
@@ -289,11 +292,3 @@ def _chain(drafter: Drafter | None) -> ChainDrafter | None:
     if drafter is None or isinstance(drafter, ChainDrafter):
         return drafter
     return ChainDrafter([drafter])
-
-
-def _calibrations(target: Model, chain: ChainDrafter | None) -> list[Calibration]:
-    """What measures the models, where a draft length may have to be chosen."""
-    if chain is None:
-        return []
-    models = [(target, chain.control.estimates.target), *chain.models]
-    return [Calibration(model, latency) for model, latency in models]

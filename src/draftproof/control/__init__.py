@@ -80,13 +80,15 @@ class Controller:
         for turn, outcome in settled:
             turn.settle(self.kinds, outcome)
         if not prefill:
-            self.estimates.observe(done.rows, done.sequences, verify, other, done.sampled)
+            self.estimates.observe(
+                done.rows, done.sequences, verify, other, done.sampled, done.context
+            )
             self._account(done, settled)
 
     def _account(self, done: Decision, settled: Sequence[tuple[Turn, Outcome]]) -> None:
         """Take note of the time that passed and of what drafts have gained."""
         drafted = done.rows - done.sequences
-        row = self.estimates.verify(done.sequences, drafted, done.sampled)
+        row = self.estimates.verify(done.sequences, drafted, done.sampled, done.context)
         plain, seconds = row[done.others], row[drafted] + done.drafting
         self.budget.earn(seconds / plain)
         if done.drawn:
@@ -99,22 +101,23 @@ class Controller:
             turn.stream.hindsight.tokens += len(outcome.tokens)
             turn.stream.hindsight.seconds += seconds / done.sequences
 
-    def regret(self, seq: int, sequences: int) -> float | None:
+    def regret(self, seq: int, sequences: int, context: int) -> float | None:
         """See ``Hindsight.regret``, for the request of a slot.
 
         Args:
             seq: the slot.
             sequences: how many have been in a pass.
+            context: tokens of it, on average.
         """
         stream = self.estimates.streams.get(seq)
         if stream is None or not self.estimates.known(sequences):
             return None
-        rows = [self._by_length(place, sequences) for place in range(len(self.kinds))]
+        rows = [self._by_length(place, sequences, context) for place in range(len(self.kinds))]
         return stream.hindsight.regret(rows)
 
-    def _by_length(self, place: int, sequences: int) -> list[float]:
+    def _by_length(self, place: int, sequences: int, context: int) -> list[float]:
         """Seconds of a round by the drafts of each sequence, shared by all of them."""
-        row = self.estimates.verify(sequences, LONGEST * sequences, False)
+        row = self.estimates.verify(sequences, LONGEST * sequences, False, context)
         free = self.kinds[place] is Kind.FREE
-        each = 0.0 if free else self.estimates.draft_pass(place, sequences, sequences)
+        each = 0.0 if free else self.estimates.draft_pass(place, sequences, sequences, context)
         return [(row[k * sequences] + k * each) / sequences for k in range(LONGEST + 1)]

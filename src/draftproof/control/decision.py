@@ -15,7 +15,7 @@ from draftproof.control.acceptance import top_class
 from draftproof.control.choice import Budget, Choice, Rate, Way, choose
 from draftproof.control.estimates import Estimates
 from draftproof.control.times import Times
-from draftproof.control.turn import Kind, Turn
+from draftproof.control.turn import Kind, Turn, context
 from draftproof.types import Forecast
 
 QUIET = 32  # rounds without a word after which a drafter is worth trying, at a fixed length
@@ -45,6 +45,7 @@ class Decision:
         turns: of the sequences that may be drafted for.
         sequences: of the target's pass.
         others: drafts in it that are not decided here.
+        context: tokens of each sequence, on average.
         sampled: whether any of them draws.
         probe: whether it is there to find out.
         drafting: seconds spent on drafts, at scale 1.
@@ -65,6 +66,7 @@ class Decision:
         self.turns = turns
         self.sequences = sequences
         self.others = others
+        self.context = context(turns)
         self.sampled = any(turn.ask.sampled for turn in turns)
         self.probe = False
         self.drafting = 0.0
@@ -110,7 +112,7 @@ class Decision:
     def _worth(self, turn: Turn, place: int) -> float:
         way = turn.ways[place]
         length = len(way.survival)
-        verify = self._estimates.verify(self.sequences, length, self.sampled)
+        verify = self._estimates.verify(self.sequences, length, self.sampled, self.context)
         seconds = verify[length] + self._times.passes([turn], [place])[length * way.each]
         return (1 + sum(way.survival)) / seconds
 
@@ -133,7 +135,7 @@ class Decision:
         """What drafted tokens cost behind those that are decided, and what time is worth."""
         if not self._row:
             most = self.others + sum(turn.ask.room for turn in self.turns)
-            self._row = self._estimates.verify(self.sequences, most, self.sampled)
+            self._row = self._estimates.verify(self.sequences, most, self.sampled, self.context)
         self._verify = self._row[self.rows - self.sequences :]
         self._rate = self._long_run.value(self.sequences / self._row[self.others])
 
@@ -210,8 +212,8 @@ class Decision:
             0 to stop, 1 to draw and stop, more to draw and go on.
         """
         seconds, count = self._clock() - self._begun, len(seen)
-        self._estimates.observe_draft(place, self._reading, count, seconds)
-        self.drafting += self._estimates.draft_pass(place, self._reading, count)
+        self._estimates.observe_draft(place, self._reading, count, seconds, self.context)
+        self.drafting += self._estimates.draft_pass(place, self._reading, count, self.context)
         turns = [self._by_seq[seq] for seq, _ in seen]
         tops = [top_class(top) for _, top in seen]
         ways = [turn.ahead(top) for turn, top in zip(turns, tops, strict=True)]
@@ -230,7 +232,7 @@ class Decision:
         if not free:
             return lengths
         self._price()
-        each = self._estimates.draft_pass(place, len(turns), len(turns))
+        each = self._estimates.draft_pass(place, len(turns), len(turns), self.context)
         passes = [each * more for more in range(max(lengths))]
         begins = self.probe and not any(turn.tops for turn in turns)
         mine = [ways[at] for at in free]
@@ -250,8 +252,10 @@ class Decision:
         longest = max((tokens for _, tokens in drafted), default=0)
         if self._kinds[place] is Kind.WHOLE and longest:
             seconds = (self._clock() - self._begun) / longest
-            self._estimates.observe_draft(place, len(drafted), len(drafted), seconds)
-            self.drafting += longest * self._estimates.draft_pass(place, len(drafted), len(drafted))
+            count = len(drafted)
+            self._estimates.observe_draft(place, count, count, seconds, self.context)
+            each = self._estimates.draft_pass(place, count, count, self.context)
+            self.drafting += longest * each
         for seq, tokens in drafted:
             turn = self._by_seq[seq]
             turn.length = tokens

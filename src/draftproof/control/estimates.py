@@ -45,29 +45,41 @@ class Estimates:
         """Whether anything is known of the target's passes, and the clock runs."""
         return self.target.seconds(sequences, sequences) > 0
 
-    def verify(self, sequences: int, more: int, sampled: bool) -> list[float]:
-        """Seconds of a target pass and of judging its rows, by drafted tokens up to ``more``.
+    def verify(self, sequences: int, more: int, sampled: bool, context: float = 0.0) -> list[float]:
+        """Seconds of a target pass and of judging its rows, by drafted tokens.
 
         Where nothing is known a pass takes 1, whatever its tokens.
+
+        Args:
+            sequences: of the pass.
+            more: most drafted tokens, of all of them together.
+            sampled: whether the target draws.
+            context: tokens of each sequence, on average.
         """
         row = self.target.row(sequences, sequences, more)
         if row[0] <= 0:
             return [1.0] * (more + 1)
         judging = self._judging[sampled]
         each = judging.seconds / judging.tokens if judging.tokens else 0.0
-        return [seconds + each * (sequences + extra) for extra, seconds in enumerate(row)]
+        each += self.target.attention.each * context
+        first = each * sequences + self.target.attention.shared * sequences * context
+        return [seconds + first + each * extra for extra, seconds in enumerate(row)]
 
-    def draft_pass(self, place: int, unread: int, sequences: int) -> float:
+    def draft_pass(self, place: int, unread: int, sequences: int, context: float = 0.0) -> float:
         """Seconds of a drafter's pass over so many tokens of so many sequences."""
         tokens = max(1, min(unread, READING))
-        return self.passes[place].seconds(tokens, sequences) * max(1.0, unread / tokens)
+        return self.passes[place].seconds(tokens, sequences, context) * max(1.0, unread / tokens)
 
-    def observe_draft(self, place: int, unread: int, sequences: int, seconds: float) -> None:
+    def observe_draft(
+        self, place: int, unread: int, sequences: int, seconds: float, context: float
+    ) -> None:
         """Count a drafter's pass, in seconds of the clock."""
         if unread <= READING:
-            self.passes[place].observe(max(1, unread), sequences, seconds)
+            self.passes[place].observe(max(1, unread), sequences, seconds, context)
 
-    def observe(self, rows: int, sequences: int, verify: float, other: float, drawn: bool) -> None:
+    def observe(
+        self, rows: int, sequences: int, verify: float, other: float, drawn: bool, context: float
+    ) -> None:
         """Count a target pass without any prompt, in seconds of the clock.
 
         Args:
@@ -76,6 +88,7 @@ class Estimates:
             verify: seconds of the pass.
             other: seconds of judging.
             drawn: whether the target draws.
+            context: tokens of each sequence, on average.
         """
-        self.target.observe(rows, sequences, verify)
+        self.target.observe(rows, sequences, verify, context)
         self._judging[drawn].add(rows, other / self.scale.value)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from draftproof.control.choice import choose
 from draftproof.control.estimates import Estimates
-from draftproof.control.turn import LONGEST, Kind, Turn
+from draftproof.control.turn import LONGEST, Kind, Turn, context
 
 AHEAD = 64  # tokens of an answer that reading the text before it has to pay for
 
@@ -30,7 +30,7 @@ class Times:
         drawn = self.drawn(turns, places)
         if not drawn:
             return [0.0]
-        each = sum(self._estimates.draft_pass(place, len(t), len(t)) for place, t in drawn)
+        each = sum(self._pass(place, len(mine), mine) for place, mine in drawn)
         left = max(min(AHEAD, turn.ask.left) for turn in turns)
         first = self.behind(turns, places) / left
         deepest = max(turn.ask.room for turn in turns)
@@ -40,9 +40,12 @@ class Times:
         """Seconds that the drafters take to catch up with the text, beyond one pass."""
         seconds = 0.0
         for place, mine in self.drawn(turns, places):
-            first = self._estimates.draft_pass(place, self.unread(place, mine), len(mine))
-            seconds += first - self._estimates.draft_pass(place, len(mine), len(mine))
+            first = self._pass(place, self.unread(place, mine), mine)
+            seconds += first - self._pass(place, len(mine), mine)
         return seconds
+
+    def _pass(self, place: int, unread: int, turns: Sequence[Turn]) -> float:
+        return self._estimates.draft_pass(place, unread, len(turns), context(turns))
 
     def drawn(
         self, turns: Sequence[Turn], places: Sequence[int | None]
@@ -72,11 +75,12 @@ class Times:
         if not self._estimates.known(1):
             return True
         room = min(LONGEST, turn.ask.left - 1)
-        verify = self._estimates.verify(sequences, room, sampled)
-        each = self._estimates.draft_pass(place, sequences, sequences) / sequences
+        written = context([turn])
+        verify = self._estimates.verify(sequences, room, sampled, written)
+        each = self._estimates.draft_pass(place, sequences, sequences, written) / sequences
         passes, rate = [each * more for more in range(room + 1)], sequences / verify[0]
         choice = choose([turn.unread(place, room)], verify, passes, rate)
         assert choice is not None
         gained = choice.value / rate + verify[0]  # seconds a round
-        reading = self._estimates.draft_pass(place, self.unread(place, [turn]), 1)
+        reading = self._estimates.draft_pass(place, self.unread(place, [turn]), 1, written / 2)
         return gained * min(AHEAD, turn.ask.left) > reading

@@ -173,6 +173,11 @@ class Turn:
             chances.settle_rows(self.tops, outcome.accepted, outcome.evaluated)
 
 
+def context(turns: Sequence[Turn]) -> float:
+    """Tokens of each sequence, on average."""
+    return sum(turn.ask.written for turn in turns) / len(turns) if turns else 0.0
+
+
 def _survival(chances: Sequence[float], start: float = 1.0) -> list[float]:
     survival = []
     for chance in chances:

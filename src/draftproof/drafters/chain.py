@@ -81,12 +81,11 @@ class ChainDrafter:
         ]
         self.control.learn(outcomes, seconds.verify, seconds.other, prefill)
 
-    @property
-    def models(self) -> list[tuple[Model, Latency]]:
-        """The draft models that read the text themselves, and what is known of their passes."""
-        passes = self.control.estimates.passes
+    def tables(self, target: Model) -> list[tuple[Model, Latency]]:
+        """The models that read the text themselves, and what is known of their passes."""
+        known = self.control.estimates
         guided = [(n, d) for n, d in self._drawn if isinstance(d, GuidedDrafter) and d.reads]
-        return [(drafter.model, passes[n]) for n, drafter in guided]
+        return [(target, known.target), *((d.model, known.passes[n]) for n, d in guided)]
 
     def close(self) -> None:
         """See ``Drafter.close``."""
@@ -123,7 +122,8 @@ class _Made:
         if not turns:
             return
         fixed = alone and all(turn.ask.fixed for turn in turns)
-        guide = None if fixed else partial(decision.further, place)
+        guided = not fixed and isinstance(drafter, GuidedDrafter)
+        guide = partial(decision.further, place) if guided else None
         requests = [
             self._requests[turn.ask.seq]._replace(length=turn.length, guide=guide) for turn in turns
         ]
