@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from draftproof.control.choice import Budget, Rate
 from draftproof.control.decision import Decision
 from draftproof.control.estimates import Estimates
+from draftproof.control.rest import ROUNDS as REST
+from draftproof.control.rest import Rest
 from draftproof.control.turn import LONGEST, Ask, Kind, Outcome, Turn
 
 
@@ -35,6 +37,8 @@ class Controller:
         self.budget = Budget()
         self._rates: dict[int, Rate] = {}
         self._open: Decision | None = None
+        self._drawn = any(kind is not Kind.FREE for kind in kinds)
+        self._rest, self._resting, self._due = Rest(), False, 0
 
     def open(self, asks: Sequence[Ask], sequences: int, others: int = 0) -> Decision:
         """Begin a round.
@@ -44,6 +48,7 @@ class Controller:
             sequences: all that are in the target's pass.
             others: drafts in it that are not for the controller to decide.
         """
+        self._settle_rest()
         turns = [Turn(ask, self.estimates.stream(ask)) for ask in asks]
         self._open = Decision(
             self.kinds,
@@ -56,6 +61,30 @@ class Controller:
             others,
         )
         return self._open
+
+    def rests(
+        self, owners: tuple[int, ...], sequences: int, asks: Callable[[], Sequence[Ask]]
+    ) -> bool:
+        """Whether a round in which nothing is offered needs no decision; it is plain then.
+
+        Args:
+            owners: the requests that may be drafted for.
+            sequences: all that are in the target's pass.
+            asks: what they ask for, made only if it is looked at.
+        """
+        same = owners == self._rest.owners and sequences == self._rest.sequences
+        if self._drawn and not (same and self._due > 0):
+            return False
+        if not same:
+            self._settle_rest()
+            self._rest.begin(asks(), sequences, self.estimates)
+        self._due -= 1
+        self._resting = True
+        return True
+
+    def _settle_rest(self) -> None:
+        if self._rest.rounds:
+            self._rest.settle(self.estimates, self.budget, self.rate(self._rest.sequences))
 
     def rate(self, sequences: int) -> Rate:
         """The rate of the long run with so many sequences at once."""
@@ -72,9 +101,16 @@ class Controller:
             other: seconds of judging.
             prefill: whether it read any prompt; then its seconds say nothing about others.
         """
+        if self._resting:
+            self._resting = False
+            self._rest.rounds += not prefill
+            return
         done, self._open = self._open, None
         if done is None:
             return
+        plain = not (done.drawn or prefill) and done.rows == done.sequences
+        self._due = min(REST, int(self.budget.waits)) if plain else 0
+        self._rest.begin([turn.ask for turn in done.turns], done.sequences, self.estimates)
         turns = {turn.ask.seq: turn for turn in done.turns}
         settled = [(turns[o.seq], o) for o in outcomes if o.seq in turns]
         for turn, outcome in settled:
@@ -109,6 +145,7 @@ class Controller:
             sequences: how many have been in a pass.
             context: tokens of it, on average.
         """
+        self._settle_rest()
         stream = self.estimates.streams.get(seq)
         if stream is None or not self.estimates.known(sequences):
             return None

@@ -152,11 +152,12 @@ class Rate:
     tokens: float = 0.0
     seconds: float = 0.0
 
-    def add(self, tokens: float, seconds: float) -> None:
-        """Count a round."""
-        fade = 1 - 1 / MEMORY
-        self.tokens = self.tokens * fade + tokens
-        self.seconds = self.seconds * fade + seconds
+    def add(self, tokens: float, seconds: float, rounds: int = 1) -> None:
+        """Count rounds that are all the same."""
+        fade = (1 - 1 / MEMORY) ** rounds
+        weight = (1 - fade) * MEMORY  # of the rounds together, the earlier ones faded
+        self.tokens = self.tokens * fade + tokens * weight
+        self.seconds = self.seconds * fade + seconds * weight
 
     def value(self, plain: float) -> float:
         """Never below that of plain rounds: those can always be had."""
@@ -193,3 +194,8 @@ class Budget:
         """Whether a probe can be paid for."""
         self.wanted = loss
         return loss <= self.probes
+
+    @property
+    def waits(self) -> float:
+        """Plain rounds until the probe that was wanted last can be paid for."""
+        return (self.wanted - self.probes) / EARNED

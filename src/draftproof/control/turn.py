@@ -173,9 +173,14 @@ class Turn:
             chances.settle_rows(self.tops, outcome.accepted, outcome.evaluated)
 
 
+def mean_written(asks: Sequence[Ask]) -> float:
+    """Tokens of each sequence, on average."""
+    return sum(ask.written for ask in asks) / len(asks) if asks else 0.0
+
+
 def context(turns: Sequence[Turn]) -> float:
     """Tokens of each sequence, on average."""
-    return sum(turn.ask.written for turn in turns) / len(turns) if turns else 0.0
+    return mean_written([turn.ask for turn in turns])
 
 
 def _survival(chances: Sequence[float], start: float = 1.0) -> list[float]:

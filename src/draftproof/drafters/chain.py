@@ -23,6 +23,8 @@ from draftproof.drafters import Drafter, DraftRequest, FreeDrafter, GuidedDrafte
 from draftproof.models import Model
 from draftproof.types import Draft, Step
 
+NOTHING = Draft()
+
 
 class ChainDrafter:
     """Lets the most promising of its drafters speak, per sequence and round.
@@ -55,16 +57,26 @@ class ChainDrafter:
             sequences: all sequences of the pass.
             others: drafts in it that come from elsewhere.
         """
-        decision = self.control.open([_ask(request) for request in requests], sequences, others)
-        made = _Made({request.seq: request for request in requests})
+        made = _Made(requests)
         for place, free in self._free if requests else ():
-            made.offer(place, free, decision)
+            made.offer(place, free)
+        if not (made.offered or others) and self._rests(requests, sequences):
+            return [NOTHING] * len(requests)
+        decision = self.control.open([_ask(request) for request in requests], sequences, others)
+        made.hand_in(decision)
         decision.decide()
         for place, drafter in self._drawn:
             made.draw(place, drafter, decision, len(self.drafters) == 1)
         return [
             replace(made.final(turn), forecast=decision.forecast(turn)) for turn in decision.turns
         ]
+
+    def _rests(self, requests: Sequence[DraftRequest], sequences: int) -> bool:
+        """Whether there is nothing to decide; draft models may have to read, or have no choice."""
+        if self._drawn and not all(request.auto and request.length for request in requests):
+            return False
+        owners = tuple(request.owner for request in requests)
+        return self.control.rests(owners, sequences, lambda: [*map(_ask, requests)])
 
     def learn(self, steps: Sequence[tuple[int, Step]], prefill: bool) -> None:
         """What became of the last round.
@@ -97,21 +109,31 @@ class _Made:
     """The drafts of one round.
 
     Args:
-        requests: what is asked for, by sequence.
+        requests: what is asked for.
+
+    Attributes:
+        offered: drafts that are known beforehand and the evidence for them, by sequence and place.
     """
 
-    def __init__(self, requests: dict[int, DraftRequest]) -> None:
+    def __init__(self, requests: Sequence[DraftRequest]) -> None:
         self._requests = requests
+        self._by_seq: dict[int, DraftRequest] = {}
         self._drafts: dict[tuple[int, int], Draft] = {}
+        self.offered: dict[tuple[int, int], tuple[Sequence[int], int]] = {}
 
-    def offer(self, place: int, drafter: FreeDrafter, decision: Decision) -> None:
+    def offer(self, place: int, drafter: FreeDrafter) -> None:
         """Ask a drafter whose drafts are known beforehand."""
-        requests = [self._requests[turn.ask.seq] for turn in decision.turns]
-        drafts = drafter.propose(requests)
-        for turn, request, draft in zip(decision.turns, requests, drafts, strict=True):
+        for request, draft in zip(self._requests, drafter.propose(self._requests), strict=True):
             if draft.tokens:
-                turn.offers[place] = (draft.tokens, drafter.evidence(request))
                 self._drafts[request.seq, place] = draft
+                self.offered[request.seq, place] = (draft.tokens, drafter.evidence(request))
+
+    def hand_in(self, decision: Decision) -> None:
+        """Tell what is offered."""
+        self._by_seq = {request.seq: request for request in self._requests}
+        turns = {turn.ask.seq: turn for turn in decision.turns}
+        for (seq, place), offer in self.offered.items():
+            turns[seq].offers[place] = offer
 
     def draw(self, place: int, drafter: Drafter, decision: Decision, alone: bool) -> None:
         """Let a drafter speak where it was chosen.
@@ -125,7 +147,7 @@ class _Made:
         guided = not fixed and isinstance(drafter, GuidedDrafter)
         guide = partial(decision.further, place) if guided else None
         requests = [
-            self._requests[turn.ask.seq]._replace(length=turn.length, guide=guide) for turn in turns
+            self._by_seq[turn.ask.seq]._replace(length=turn.length, guide=guide) for turn in turns
         ]
         decision.begin(place, turns)
         drafts = drafter.propose(requests)

@@ -1,0 +1,58 @@
+"""Rounds that go by without a decision: there is nothing to decide, and deciding costs time.
+
+Nothing was offered, and where there are draft models, it was decided a few rounds ago to leave them
+alone. Such rounds are plain ones; they are counted together, when the next decision is due.
+
+Not here: when that is (``Controller.rests``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from draftproof.control.choice import Budget, Rate
+from draftproof.control.estimates import Estimates
+from draftproof.control.turn import Ask, Stream, mean_written
+
+ROUNDS = 7  # between two decisions on draft models that draft nothing at present
+
+
+@dataclass(slots=True)
+class Rest:
+    """Rounds of the same sequences, so far.
+
+    Attributes:
+        owners: the requests.
+        sequences: of the target's pass, all of them together.
+        streams: what is known of the requests.
+        sampled: whether any of them draws.
+        context: tokens of each sequence when it began, on average.
+        rounds: how many.
+    """
+
+    owners: tuple[int, ...] = ()
+    sequences: int = 0
+    streams: list[Stream] = field(default_factory=list)
+    sampled: bool = False
+    context: float = 0.0
+    rounds: int = 0
+
+    def begin(self, asks: Sequence[Ask], sequences: int, estimates: Estimates) -> None:
+        """Of other sequences."""
+        self.owners = tuple(ask.owner for ask in asks)
+        self.sequences = sequences
+        self.streams = [estimates.stream(ask) for ask in asks]
+        self.sampled = any(ask.sampled for ask in asks)
+        self.context = mean_written(asks)
+
+    def settle(self, estimates: Estimates, budget: Budget, rate: Rate) -> None:
+        """Count the rounds as what they were."""
+        plain = estimates.verify(self.sequences, 0, self.sampled, self.context)[0]
+        budget.earn(self.rounds)
+        rate.add(self.sequences, plain, self.rounds)
+        for stream in self.streams:
+            stream.hindsight.tokens += self.rounds
+            stream.hindsight.seconds += self.rounds * plain / self.sequences
+        self.context += self.rounds
+        self.rounds = 0
