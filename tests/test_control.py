@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 
 from draftproof.control import Controller
+from draftproof.control.acceptance import Shared
 from draftproof.control.choice import Way, choose
 from draftproof.control.latency import Table
 from draftproof.control.turn import LONGEST, Ask, Kind
@@ -244,6 +245,31 @@ def test_a_prompt_is_not_read_for_a_drafter_that_does_not_pay() -> None:
 def test_drafts_that_take_no_time_to_draft_are_charged_for_their_verification() -> None:
     stage = Stage(machine(F16, draft=0.0), WHOLE, lambda *_: False)
     assert stage.run(400) > 0.98 / cost(F16)(1)
+
+
+def test_drafts_that_keep_less_than_they_promise_are_believed_less() -> None:
+    """Chances that are right on average are too high for the drafts that are chosen by them."""
+    shared = Shared()
+    for _ in range(20):
+        shared.keep(3.0, 1)
+    assert shared.trust == pytest.approx((10 + 20) / (10 + 60))
+    for _ in range(400):
+        shared.keep(1.0, 1)
+    assert shared.trust > 0.95
+    for _ in range(400):
+        shared.keep(1.0, 3)
+    assert shared.trust == 1.0, "more than was promised is no reason to promise more"
+
+
+def test_the_controller_counts_what_chosen_drafts_kept() -> None:
+    stage = Stage(machine(F16), FREE, coins(0.9))
+    stage.run(500)
+    (shared,) = stage.control.estimates._shared[False]
+    assert shared.trust > 0.9
+    stage.hit = lambda *_: False
+    for _ in range(10):
+        stage.round()
+    assert shared.trust < 0.9
 
 
 # Batches and chains

@@ -18,6 +18,7 @@ from draftproof.control.estimates import Estimates
 from draftproof.control.rest import ROUNDS as REST
 from draftproof.control.rest import Rest
 from draftproof.control.turn import LONGEST, Ask, Kind, Outcome, Turn
+from draftproof.types import Forecast
 
 
 class Controller:
@@ -49,6 +50,7 @@ class Controller:
             others: drafts in it that are not for the controller to decide.
         """
         self._settle_rest()
+        self._resting = False  # still set where the round before failed
         turns = [Turn(ask, self.estimates.stream(ask)) for ask in asks]
         self._open = Decision(
             self.kinds,
@@ -78,9 +80,22 @@ class Controller:
         if not same:
             self._settle_rest()
             self._rest.begin(asks(), sequences, self.estimates)
+        if not self._rest.rounds:
+            self._rest.foretell(self.estimates)
         self._due -= 1
         self._resting = True
         return True
+
+    def rested(self, prefill: bool) -> bool:
+        """Whether the round went by without a decision; then there is nothing else to learn."""
+        rested, self._resting = self._resting, False
+        self._rest.rounds += rested and not prefill
+        return rested
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """What a round without a decision is expected to bring each sequence."""
+        return self._rest.forecast
 
     def _settle_rest(self) -> None:
         if self._rest.rounds:
@@ -101,10 +116,6 @@ class Controller:
             other: seconds of judging.
             prefill: whether it read any prompt; then its seconds say nothing about others.
         """
-        if self._resting:
-            self._resting = False
-            self._rest.rounds += not prefill
-            return
         done, self._open = self._open, None
         if done is None:
             return

@@ -21,6 +21,8 @@ GUESS = 4.0  # outcomes that the first guess is worth
 RECENT = 40.0  # outcomes a sequence looks back
 SILENT = 32.0  # rounds without an outcome after which most of that is forgotten
 CAUTION = 8.0  # outcomes at the shared odds that every sequence is thought to have had
+KEPT = 10.0  # tokens that chosen drafts are thought to have promised, and kept
+MOST_KEPT = 120.0  # tokens that this looks back
 TOPS = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99)  # where classes of top probabilities part
 LEVELS = (0.25, 0.4, 0.6, 0.78, 0.9, 0.97, 0.995)  # first guess in each
 NEXT = 0.7  # first guess for a row that was not seen yet
@@ -49,11 +51,29 @@ class Shared:
 
     def __init__(self) -> None:
         self._tracks: dict[Class, _Track] = {}
+        self._promised = self._kept = KEPT
 
     def chance(self, kind: Class) -> float:
         """The chance that a draft of this class is accepted."""
         track = self._tracks.get(kind)
         return track.accepted / track.evaluated if track else _guess(kind)
+
+    @property
+    def trust(self) -> float:
+        """The part of what chosen drafts promised that came true, at most 1.
+
+        Drafts are chosen where their chances seem good, by mistake or not: so they keep less than
+        chances that are right on average would have it.
+        """
+        return min(1.0, self._kept / self._promised)
+
+    def keep(self, promised: float, accepted: int) -> None:
+        """Count a draft that was chosen: tokens that were expected, and that came."""
+        self._promised += promised
+        self._kept += accepted
+        for_good = MOST_KEPT / max(MOST_KEPT, self._promised)
+        self._promised *= for_good
+        self._kept *= for_good
 
     def add(self, kind: Class, accepted: bool) -> None:
         """Count an outcome; older ones fade."""
@@ -86,6 +106,15 @@ class Acceptance:
         kinds = [_evidence(evidence + place) for place in range(length)]
         known = {kind: self._chance((-2, kind)) for kind in set(kinds)}
         return [known[kind] for kind in kinds]
+
+    @property
+    def trust(self) -> float:
+        """See ``Shared.trust``."""
+        return self._shared.trust
+
+    def keep(self, promised: float, accepted: int) -> None:
+        """See ``Shared.keep``."""
+        self._shared.keep(promised, accepted)
 
     def row(self, place: int, top: int) -> float:
         """The chance of a token drawn from a row, given its place in the draft and its class."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from draftproof.control.choice import Budget, Rate
 from draftproof.control.estimates import Estimates
 from draftproof.control.turn import Ask, Stream, mean_written
+from draftproof.types import Forecast
 
 ROUNDS = 7  # between two decisions on draft models that draft nothing at present
 
@@ -29,6 +30,7 @@ class Rest:
         sampled: whether any of them draws.
         context: tokens of each sequence when it began, on average.
         rounds: how many.
+        forecast: what each of them is expected to bring; None where nothing is known.
     """
 
     owners: tuple[int, ...] = ()
@@ -37,6 +39,7 @@ class Rest:
     sampled: bool = False
     context: float = 0.0
     rounds: int = 0
+    forecast: Forecast | None = None
 
     def begin(self, asks: Sequence[Ask], sequences: int, estimates: Estimates) -> None:
         """Of other sequences."""
@@ -46,9 +49,16 @@ class Rest:
         self.sampled = any(ask.sampled for ask in asks)
         self.context = mean_written(asks)
 
+    def foretell(self, estimates: Estimates) -> float:
+        """Seconds of a plain round, at scale 1."""
+        plain = estimates.verify(self.sequences, 0, self.sampled, self.context)[0]
+        known = estimates.known(self.sequences)
+        self.forecast = Forecast(1.0, plain * estimates.scale.value, False) if known else None
+        return plain
+
     def settle(self, estimates: Estimates, budget: Budget, rate: Rate) -> None:
         """Count the rounds as what they were."""
-        plain = estimates.verify(self.sequences, 0, self.sampled, self.context)[0]
+        plain = self.foretell(estimates)
         budget.earn(self.rounds)
         rate.add(self.sequences, plain, self.rounds)
         for stream in self.streams:

@@ -119,7 +119,8 @@ class Turn:
             if kind is not Kind.FREE and room:
                 self.ways[place] = self.unread(place, room)
             elif offer and offer[0]:
-                self.ways[place] = Way(_survival(chances.agreeing(offer[1], len(offer[0]))))
+                known = chances.agreeing(offer[1], len(offer[0]))
+                self.ways[place] = Way(_survival(known, chances.trust))
 
     def unread(self, place: int, room: int) -> Way:
         """What a draft model may draft, before any of its rows is known."""
@@ -152,7 +153,10 @@ class Turn:
             agreed = [a == b for a, b in zip(draft, outcome.tokens, strict=False)]
             if False in agreed:
                 del agreed[agreed.index(False) + 1 :]
-            self.stream.chances[place].settle_agreeing(evidence, agreed)
+            chances = self.stream.chances[place]
+            if place == self.speaker and not self.ask.fixed:
+                chances.keep((self.expected - 1) / chances.trust, outcome.accepted)
+            chances.settle_agreeing(evidence, agreed)
             self.stream.hindsight.drafters[place].add(sum(agreed), len(agreed))
         for place in self.ways.keys() - self.offers.keys():
             if place == self.speaker:

@@ -23,8 +23,6 @@ from draftproof.drafters import Drafter, DraftRequest, FreeDrafter, GuidedDrafte
 from draftproof.models import Model
 from draftproof.types import Draft, Step
 
-NOTHING = Draft()
-
 
 class ChainDrafter:
     """Lets the most promising of its drafters speak, per sequence and round.
@@ -61,7 +59,8 @@ class ChainDrafter:
         for place, free in self._free if requests else ():
             made.offer(place, free)
         if not (made.offered or others) and self._rests(requests, sequences):
-            return [NOTHING] * len(requests)
+            plain = Draft(forecast=self.control.forecast)
+            return [plain if request.auto else Draft() for request in requests]
         decision = self.control.open([_ask(request) for request in requests], sequences, others)
         made.hand_in(decision)
         decision.decide()
@@ -85,6 +84,8 @@ class ChainDrafter:
             steps: by sequence number.
             prefill: whether its target pass read more than one token of any sequence.
         """
+        if self.control.rested(prefill):
+            return
         seconds = steps[0][1].seconds
         outcomes = [
             Outcome(seq, step.accepted, step.evaluated, step.tokens)
