@@ -282,3 +282,16 @@ def test_auto_is_the_default() -> None:
     assert next(f.default for f in fields(Speculation) if f.name == "draft_length") is None
     with pytest.raises(ParameterError, match="or None"):
         Speculation(draft_length=-1)
+
+
+def test_the_next_turn_of_a_conversation_is_not_read_again() -> None:
+    """What the draft model holds of the first turn counts as read."""
+    engine, _ = timed(0.1)
+    first = engine.generate([0, 1, 2, 3] * 20, SamplingParams(max_tokens=40, ignore_eos=True))
+    tokens = [0, 1, 2, 3] * 20 + list(first.token_ids)
+    request = engine.submit([*tokens, 0, 1], SamplingParams(max_tokens=40, ignore_eos=True))
+    engine.step()
+    (stream,) = engine.drafter.control.estimates.streams.values()
+    assert stream.read[0] >= len(tokens) - 20
+    drain(engine)
+    engine.completion(request)

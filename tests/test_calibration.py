@@ -190,3 +190,10 @@ def test_a_draft_model_is_measured_too_and_reads_its_text_again(
     again = fixed.generate([1, 2, 1, 2], params)
     assert again.token_ids == answer.token_ids
     assert again.stats.rejected == 0
+
+
+def test_a_file_that_is_gone_is_no_error(tmp_path: Path, cache: Path) -> None:
+    target = Filed(tmp_path / "model.gguf")
+    (tmp_path / "model.gguf").unlink()
+    run(target)
+    assert not target.measured

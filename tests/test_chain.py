@@ -435,3 +435,24 @@ def test_a_chain_accepts_about_as_much_as_the_better_one(
     model.close()
     target.close()
     assert chained > alone - 0.3
+
+
+def test_a_model_alone_behind_a_lookup_that_spoke_for_long() -> None:
+    """At a fixed length; lookup has nothing to say in the round after."""
+    offers = [True]
+
+    class Sometimes(LookupDrafter):
+        def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+            return super().propose(requests) if offers[0] else [Draft() for _ in requests]
+
+    clock = [0.0]
+    target = Timed(clock, 1.0, 0, 2000, 1, table=cycle())
+    model = Timed(clock, 0.2, 0, 2000, 1, table=cycle())
+    chain = ChainDrafter([Sometimes(1), ModelDrafter(model, target)], lambda: clock[0])
+    engine = Engine(target, chain, speculation=Speculation(draft_length=2))
+    engine.submit([0, 1, 2, 3, 0, 1, 2, 3, 0], LONG)
+    for _ in range(60):
+        engine.step()
+    offers[0] = False
+    steps = [engine.step()[0] for _ in range(3)]
+    assert all(step.drafted for step in steps)

@@ -261,6 +261,19 @@ def test_drafts_that_keep_less_than_they_promise_are_believed_less() -> None:
     assert shared.trust == 1.0, "more than was promised is no reason to promise more"
 
 
+def test_drafts_that_are_not_chosen_are_believed_again_slowly() -> None:
+    shared = Shared()
+    for _ in range(40):
+        shared.keep(3.0, 0)
+    low = shared.trust
+    for _ in range(30):
+        shared.doubt()
+    assert low < shared.trust < 0.2
+    for _ in range(600):
+        shared.doubt()
+    assert shared.trust > 0.9
+
+
 def test_the_controller_counts_what_chosen_drafts_kept() -> None:
     stage = Stage(machine(F16), FREE, coins(0.9))
     stage.run(500)
@@ -324,14 +337,14 @@ def test_regret_is_what_the_best_fixed_length_would_have_gained() -> None:
         rate = stage.run(3000)
         best = best_fixed(table, FREE, coins(alpha), 3000)
         # Drafts of one token tell nothing about a second.
-        assert stage.control.regret(0, 1, 0) == pytest.approx(0, abs=0.02)
+        assert stage.control.regret(0, 0, 1, 0) == pytest.approx(0, abs=0.02)
         stage = Stage(machine(table), FREE, coins(alpha), fixed=8)
         rate = stage.run(3000)
-        assert stage.control.regret(0, 1, 0) == pytest.approx(1 - rate / best, abs=0.03)
+        assert stage.control.regret(0, 0, 1, 0) == pytest.approx(1 - rate / best, abs=0.03)
 
 
 def test_regret_is_unknown_before_anything_happened() -> None:
-    assert Controller(FREE).regret(0, 1, 0) is None
+    assert Controller(FREE).regret(0, 0, 1, 0) is None
 
 
 # Costs

@@ -103,7 +103,7 @@ class Engines(RuleBasedStateMachine):
     @rule(when=st.sampled_from(["before", "half", "after"]), of_drafter=st.booleans())
     def fail(self, when: str, of_drafter: bool) -> None:
         """The next pass of a model fails; the round is lost and nothing else."""
-        model = getattr(self.drafter, "_model", None) if of_drafter else self.target
+        model = getattr(self.drafter, "model", None) if of_drafter else self.target
         if model is None:
             return
         model.failures[len(model.calls) + 1] = (ModelError("broken"), when)

@@ -101,7 +101,7 @@ def test_rests_are_counted_as_plain_rounds() -> None:
         assert resting.rested(False)
         assert not awake.rested(False)
         awake.learn([Outcome(0, 0, 0, [1])], 1.0, 0.0, False)
-    assert resting.regret(0, 1, 35) == pytest.approx(awake.regret(0, 1, 35), abs=1e-6)
+    assert resting.regret(0, 5, 1, 35) == pytest.approx(awake.regret(0, 5, 1, 35), abs=1e-6)
     assert resting.rate(1).value(0.1) == pytest.approx(awake.rate(1).value(0.1))
     assert resting.budget.margin == pytest.approx(awake.budget.margin)
     mine, other = (c.estimates.streams[0].hindsight for c in (resting, awake))
@@ -125,7 +125,7 @@ def test_a_prompt_read_beside_a_rest_is_no_plain_round() -> None:
     assert control.rests((5,), 2, lambda: [Ask(0, 5, 10, 4)])
     assert control.rested(True)
     assert control.estimates.streams[0].hindsight.tokens == 0
-    control.regret(0, 1, 10)
+    control.regret(0, 5, 1, 10)
     assert control.estimates.streams[0].hindsight.tokens == 0
 
 
@@ -140,6 +140,14 @@ def test_what_is_expected_is_told_as_in_other_rounds() -> None:
         assert step.forecast.tokens == 1.0
         assert not step.forecast.probe
         assert step.forecast.seconds == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_rest_that_began_while_a_prompt_was_read_knows_the_context() -> None:
+    control = Controller([Kind.FREE], lambda: 0.0)
+    assert control.rests((5,), 1, lambda: [Ask(0, 5, 10, 0, reading=True)])
+    assert control.rested(True)
+    assert control.rests((5,), 1, lambda: [Ask(0, 5, 4000, 4)])
+    assert control._rest.context == 4000
 
 
 def test_a_round_that_failed_is_not_taken_for_the_next() -> None:

@@ -98,3 +98,31 @@ def test_prompt_log_probabilities_come_once_where_a_cache_is_lost() -> None:
     two.generate([3, 3, 3], SEEDED)
     drain(one)
     assert one.completion(number).prompt_logprobs == alone.prompt_logprobs
+
+
+def test_entries_read_again_are_written_down() -> None:
+    """Two engines in turns in one slot; one of them is gone without a word."""
+    target = Toy(1)
+    params = SamplingParams(max_tokens=8, ignore_eos=True, temperature=1, seed=3)
+    staying, leaving = Engine(target), Engine(target)
+    number = staying.submit([1, 2, 3, 1, 0, 2], params)
+    leaving.submit([1, 2, 0, 3, 3, 3, 1, 1, 2], params)
+    for engine in (staying, leaving, staying, leaving):
+        engine.step()
+    del engine, leaving
+    gc.collect()
+    drain(staying)
+    check(staying, number, target, [1, 2, 3, 1, 0, 2], params)
+
+
+def test_what_another_engine_has_read_is_scored_too() -> None:
+    target = Toy(1)
+    params = SamplingParams(max_tokens=2, ignore_eos=True, prompt_logprobs=1)
+    prompt = [1, 2, 3, 1, 0, 2, 2]
+    alone = Engine(target).generate(prompt, params)
+    one, two = Engine(target, prefill_chunk=2), Engine(target)
+    number = one.submit(prompt, params)
+    one.step()
+    two.generate(prompt, SEEDED)
+    drain(one)
+    assert one.completion(number).prompt_logprobs == alone.prompt_logprobs

@@ -155,7 +155,10 @@ def _file(model: Model) -> Path | None:
     path = getattr(model, "path", None)
     if path is None:
         return None
-    stat = os.stat(path)
+    try:
+        stat = os.stat(path)
+    except OSError:  # it was loaded, and is gone
+        return None
     machine = (platform.node(), platform.machine(), platform.processor(), os.cpu_count())
     threads = getattr(model, "threads", None)
     key = repr((VERSION, machine, os.path.abspath(path), stat.st_size, stat.st_mtime_ns, threads))

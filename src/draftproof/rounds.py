@@ -154,8 +154,11 @@ class Rounds:
         """Go on from what is left in the caches where another engine has used the target since."""
         if self._slots.claim(self):
             for sequence in self.running:
-                sequence.cached = self._slots.known(sequence.slot, sequence.tokens[:-1])
+                known = self._slots.known(sequence.slot, sequence.tokens[:-1])
+                # What was not scored yet has to be read here.
+                sequence.cached = min(known, sequence.cached) if sequence.scores_prompt else known
             self._forget(self.running)
+            self.park()
 
     def _calibrate(self) -> None:
         """Measure the models before the first request whose draft length is to be chosen."""
@@ -240,8 +243,9 @@ class Rounds:
         regret = chain.control.regret
         for sequence, _ in done:
             if sequence.auto and sequence.finish_reason:
-                length = len(sequence.tokens)
-                sequence.stats.regret = regret(sequence.slot, len(done), length)
+                stats, at = sequence.stats, (sequence.slot, sequence.owner)
+                context = stats.prompt_tokens + stats.completion_tokens // 2
+                stats.regret = regret(*at, len(done), context)
         for calibration in self._calibrations:
             calibration.keep()
 

@@ -118,7 +118,11 @@ def audit(
         lab = Lab(pair.target, pair.drafter, params, speculation, prompts, seed)
         stages = list(_stages(lab, extent, _twin(target, pair.target, one), clocks, texts))
     again = partial(Pair, target, drafter, several, loading, cross_vocabulary)
-    stages.append(_attempt("batch", lambda: _batch(lab, clocks["batch"], again, texts)))
+    if _spec(target) and not _spec(drafter):
+        reason = "the drafter is an object, made for a target of one sequence: give its spec"
+        stages.append(Stage(name="batch", skipped=reason))
+    else:
+        stages.append(_attempt("batch", lambda: _batch(lab, clocks["batch"], again, texts)))
     return Audit(
         target=lab.target.name,
         drafter=lab.drafter.name,
@@ -127,6 +131,11 @@ def audit(
         stages=tuple(stages),
         seconds=time.perf_counter() - began,
     )
+
+
+def _spec(given: Any) -> bool:
+    """Whether a model or drafter is given by its spec, so that it can be loaded again."""
+    return isinstance(given, str | os.PathLike)
 
 
 def _refuse(drafter: Any, params: SamplingParams, speculation: Speculation) -> None:

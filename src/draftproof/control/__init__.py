@@ -77,10 +77,9 @@ class Controller:
         same = owners == self._rest.owners and sequences == self._rest.sequences
         if self._drawn and not (same and self._due > 0):
             return False
-        if not same:
+        if not (same and self._rest.rounds):
             self._settle_rest()
             self._rest.begin(asks(), sequences, self.estimates)
-        if not self._rest.rounds:
             self._rest.foretell(self.estimates)
         self._due -= 1
         self._resting = True
@@ -126,7 +125,7 @@ class Controller:
         settled = [(turns[o.seq], o) for o in outcomes if o.seq in turns]
         for turn, outcome in settled:
             turn.settle(self.kinds, outcome)
-        if not prefill:
+        if not prefill and done.turns:  # of others the context is not known
             self.estimates.observe(
                 done.rows, done.sequences, verify, other, done.sampled, done.context
             )
@@ -148,17 +147,18 @@ class Controller:
             turn.stream.hindsight.tokens += len(outcome.tokens)
             turn.stream.hindsight.seconds += seconds / done.sequences
 
-    def regret(self, seq: int, sequences: int, context: int) -> float | None:
-        """See ``Hindsight.regret``, for the request of a slot.
+    def regret(self, seq: int, owner: int, sequences: int, context: int) -> float | None:
+        """See ``Hindsight.regret``, for a request.
 
         Args:
-            seq: the slot.
+            seq: its slot.
+            owner: the request.
             sequences: how many have been in a pass.
             context: tokens of it, on average.
         """
         self._settle_rest()
         stream = self.estimates.streams.get(seq)
-        if stream is None or not self.estimates.known(sequences):
+        if stream is None or stream.owner != owner or not self.estimates.known(sequences):
             return None
         rows = [self._by_length(place, sequences, context) for place in range(len(self.kinds))]
         return stream.hindsight.regret(rows)

@@ -75,6 +75,11 @@ class Shared:
         self._promised *= for_good
         self._kept *= for_good
 
+    def doubt(self) -> None:
+        """A draft was not chosen: whether it would be believed rightly is forgotten slowly."""
+        self._promised += (KEPT - self._promised) / MOST_KEPT
+        self._kept += (KEPT - self._kept) / MOST_KEPT
+
     def add(self, kind: Class, accepted: bool) -> None:
         """Count an outcome; older ones fade."""
         track = self._tracks.setdefault(kind, _Track(GUESS * _guess(kind)))
@@ -115,6 +120,10 @@ class Acceptance:
     def keep(self, promised: float, accepted: int) -> None:
         """See ``Shared.keep``."""
         self._shared.keep(promised, accepted)
+
+    def doubt(self) -> None:
+        """See ``Shared.doubt``."""
+        self._shared.doubt()
 
     def row(self, place: int, top: int) -> float:
         """The chance of a token drawn from a row, given its place in the draft and its class."""

@@ -42,6 +42,7 @@ class Decision:
         others: drafts in it that are not decided here.
 
     Attributes:
+        kinds: what the drafters are, by place.
         turns: of the sequences that may be drafted for.
         sequences: of the target's pass.
         others: drafts in it that are not decided here.
@@ -71,7 +72,7 @@ class Decision:
         self.probe = False
         self.drafting = 0.0
         self.drawn = False
-        self._kinds, self._estimates, self._budget = kinds, estimates, budget
+        self.kinds, self._estimates, self._budget = kinds, estimates, budget
         self._times = Times(kinds, estimates)
         self._long_run, self._clock = rate, clock
         both = Kind.FREE in kinds and len(set(kinds)) > 1
@@ -87,7 +88,7 @@ class Decision:
 
     def decide(self) -> None:
         """Choose the speakers and, as far as they have to know them before, the lengths."""
-        kinds = self._kinds
+        kinds = self.kinds
         for turn in self.turns:
             turn.prepare(kinds)
         for turn in self.turns:
@@ -102,7 +103,7 @@ class Decision:
         places = list(turn.ways)
         worth = {place: self._worth(turn, place) for place in places} if places[1:] else {}
         best = max(places, key=lambda place: worth.get(place, 0.0))
-        for place in places:
+        for place in worth:
             if turn.stream.chances[place].silent >= QUIET and self._budget.affords(
                 worth[best] / worth[place] - 1
             ):
@@ -146,7 +147,7 @@ class Decision:
         return choice and (places, choice)
 
     def _best_place(self, turn: Turn, kinds: Kinds) -> int | None:
-        places = [place for place in turn.ways if self._kinds[place] in kinds]
+        places = [place for place in turn.ways if self.kinds[place] in kinds]
         if len(places) < 2:
             return places[0] if places else None
         return max(places, key=lambda place: self._value(turn, place))
@@ -168,9 +169,14 @@ class Decision:
     def _probing(self, turns: list[Turn], plain: Choice) -> Plan:
         """A draft of a model although it promises nothing, where that can be paid for."""
         plan = self._plan(turns, DRAWN, least=1)
-        loss = (plain.value - plan[1].value) / self._rate / self._verify[0] if plan else 0.0
-        self.probe = plan is not None and self._budget.affords(loss)
+        self.probe = plan is not None and self._budget.affords(self._loss(turns, plan, plain))
         return plan if plan and self.probe else ([None] * len(turns), plain)
+
+    def _loss(self, turns: Sequence[Turn], plan: Plan, plain: Choice) -> float:
+        """Plain rounds that a probe costs, all that a draft model has to read for it included."""
+        places, choice = plan
+        seconds = (plain.value - choice.value) / self._rate + self._times.behind(turns, places)
+        return seconds / self._verify[0]
 
     def asked(self, place: int) -> list[Turn]:
         """The sequences a drafter has to hear of: it speaks, or its caches are to be kept ready."""
@@ -198,7 +204,7 @@ class Decision:
             self.drawn |= bool(turn.ask.room)
             if not turn.ask.room:
                 turn.stream.read[place] = turn.ask.written
-            elif self._kinds[place] is not Kind.WHOLE:
+            elif self.kinds[place] is not Kind.WHOLE:
                 turn.length, turn.expected = 0, 1.0
 
     def further(self, place: int, seen: Sequence[tuple[int, float]]) -> list[int]:
@@ -250,7 +256,7 @@ class Decision:
             drafted: sequences, and the tokens of their drafts.
         """
         longest = max((tokens for _, tokens in drafted), default=0)
-        if self._kinds[place] is Kind.WHOLE and longest:
+        if self.kinds[place] is Kind.WHOLE and longest:
             seconds = (self._clock() - self._begun) / longest
             count = len(drafted)
             self._estimates.observe_draft(place, count, count, seconds, self.context)
@@ -259,6 +265,6 @@ class Decision:
         for seq, tokens in drafted:
             turn = self._by_seq[seq]
             turn.length = tokens
-            if self._kinds[place] is Kind.WHOLE and turn.ask.room:
+            if self.kinds[place] is Kind.WHOLE and turn.ask.room:
                 turn.heard = tokens > 0
                 turn.expected = 1 + sum(turn.ways[place].survival[:tokens])

@@ -156,6 +156,8 @@ class Turn:
             chances = self.stream.chances[place]
             if place == self.speaker and not self.ask.fixed:
                 chances.keep((self.expected - 1) / chances.trust, outcome.accepted)
+            else:
+                chances.doubt()
             chances.settle_agreeing(evidence, agreed)
             self.stream.hindsight.drafters[place].add(sum(agreed), len(agreed))
         for place in self.ways.keys() - self.offers.keys():

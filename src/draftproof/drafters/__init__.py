@@ -93,6 +93,9 @@ class GuidedDrafter(Drafter, Protocol):
     model: Model
     reads: bool
 
+    def read(self, request: DraftRequest) -> int:
+        """How many of the request's leading tokens it has read."""
+
 
 class Record:
     """The tokens a drafter has taken in for one sequence, and how many are still right.

@@ -42,6 +42,8 @@ class ChainDrafter:
         # Told apart once: looking into a protocol takes as long as a decision.
         self._free = [(n, d) for n, d in enumerate(drafters) if isinstance(d, FreeDrafter)]
         self._drawn = [(n, d) for n, d in enumerate(drafters) if not isinstance(d, FreeDrafter)]
+        guided = [(n, d) for n, d in self._drawn if isinstance(d, GuidedDrafter)]
+        self._reading = [(n, d) for n, d in guided if d.reads]
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """See ``Drafter.propose``."""
@@ -60,9 +62,11 @@ class ChainDrafter:
             made.offer(place, free)
         if not (made.offered or others) and self._rests(requests, sequences):
             plain = Draft(forecast=self.control.forecast)
-            return [plain if request.auto else Draft() for request in requests]
+            return [plain if request.auto and request.length else Draft() for request in requests]
         decision = self.control.open([_ask(request) for request in requests], sequences, others)
         made.hand_in(decision)
+        for place, guided in self._reading:
+            made.look(place, guided, decision)
         decision.decide()
         for place, drafter in self._drawn:
             made.draw(place, drafter, decision, len(self.drafters) == 1)
@@ -97,8 +101,7 @@ class ChainDrafter:
     def tables(self, target: Model) -> list[tuple[Model, Latency]]:
         """The models that read the text themselves, and what is known of their passes."""
         known = self.control.estimates
-        guided = [(n, d) for n, d in self._drawn if isinstance(d, GuidedDrafter) and d.reads]
-        return [(target, known.target), *((d.model, known.passes[n]) for n, d in guided)]
+        return [(target, known.target), *((d.model, known.passes[n]) for n, d in self._reading)]
 
     def close(self) -> None:
         """See ``Drafter.close``."""
@@ -136,6 +139,12 @@ class _Made:
         for (seq, place), offer in self.offered.items():
             turns[seq].offers[place] = offer
 
+    def look(self, place: int, drafter: GuidedDrafter, decision: Decision) -> None:
+        """What a draft model has read of an earlier text need not be read again."""
+        for turn in decision.turns:
+            if not turn.stream.read[place]:
+                turn.stream.read[place] = drafter.read(self._by_seq[turn.ask.seq])
+
     def draw(self, place: int, drafter: Drafter, decision: Decision, alone: bool) -> None:
         """Let a drafter speak where it was chosen.
 
@@ -145,7 +154,7 @@ class _Made:
         if not turns:
             return
         fixed = alone and all(turn.ask.fixed for turn in turns)
-        guided = not fixed and isinstance(drafter, GuidedDrafter)
+        guided = decision.kinds[place] is not Kind.WHOLE and not fixed
         guide = partial(decision.further, place) if guided else None
         requests = [
             self._by_seq[turn.ask.seq]._replace(length=turn.length, guide=guide) for turn in turns

@@ -57,6 +57,14 @@ class DraftModel(ABC):
             active = [run for run in active if run.pending]
         return [run.draft() for run in runs]
 
+    def read(self, request: DraftRequest) -> int:
+        """See ``GuidedDrafter.read``."""
+        record = self._records.get(request.seq)
+        if record is None:
+            return 0
+        record.cut(self.model.length(request.seq))
+        return record.agree(request._replace(tokens=self._read(request, record)))
+
     def _advance(self, active: Sequence[Run]) -> None:
         """One pass of the draft model: one more token for each."""
         try:
