@@ -733,3 +733,10 @@ def test_the_demo_model_passes(demo_path: str, q40_path: str) -> None:
     assert all(stage.status == "passed" for stage in found.stages)
     assert found.stages[0].numbers["vocabulary"] == 49152
     assert found.stages[0].numbers["largest_row_error"] < 1e-6
+
+
+def test_a_drafter_that_cannot_be_loaded_again_is_not_run_in_a_batch() -> None:
+    """It was made for the target that is freed by then."""
+    found = run(drafter=LookupDrafter(), extent=TINY)
+    assert found.passed
+    assert "give its spec" in batch(found).skipped

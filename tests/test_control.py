@@ -360,3 +360,23 @@ def test_a_round_costs_the_controller_little() -> None:
         stage.round()
         spent.append(time.perf_counter() - began)
     assert min(spent) < 3e-4  # the stage around it included
+
+
+@pytest.mark.parametrize(("written", "probes"), [(2, True), (100, False)])
+def test_a_probe_is_charged_for_all_that_has_to_be_read_for_it(written: int, probes: bool) -> None:
+    """A hundred tokens take a draft model as long as some thirty plain rounds; two may be lent."""
+    control = Controller([Kind.GUIDED], lambda: 0.0)
+    control.estimates.target.adopt(Table({1: 1.0, 17: 17.0}))
+    control.estimates.passes[0].adopt(Table({1: 0.5, 17: 8.0}))
+    decision = control.open([Ask(0, 0, written, LONGEST)], 1)
+    decision.decide()
+    assert decision.probe == probes
+
+
+def test_passes_whose_context_is_not_known_teach_nothing() -> None:
+    """All drafts of the round came from elsewhere, as from a grammar."""
+    control = Controller([Kind.FREE], lambda: 0.0)
+    for _ in range(3):
+        control.open([], 1, others=3).decide()
+        control.learn([], 1.0, 0.1, False)
+    assert not control.estimates.known(1)

@@ -111,6 +111,9 @@ def test_entries_read_again_are_written_down() -> None:
         engine.step()
     del engine, leaving
     gc.collect()
+    staying.step()
+    text = staying._rounds.running[0].tokens
+    assert target._cache[0] == text[:-1]
     drain(staying)
     check(staying, number, target, [1, 2, 3, 1, 0, 2], params)
 
