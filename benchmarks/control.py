@@ -19,11 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from control_costs import FLOORS, costs_table, floors, limits, measure_costs
+from control_costs import (
+    FLOORS,
+    LIAR,
+    AlwaysWrong,
+    costs_table,
+    floors,
+    limits,
+    measure_costs,
+)
 from control_numbers import MARKS, REACHED, Goal, Spent, Strata, interval, speedup, tally
 from control_streams import Streams, groups, run_streams, stream_options
 
-from draftproof import Draft, DraftRequest, Engine, SamplingParams
+from draftproof import Engine, SamplingParams
 from draftproof.bench import Results, run
 from draftproof.bench.arms import PLAIN, EngineArm, parse_arms
 from draftproof.bench.load import Arms
@@ -43,25 +51,9 @@ PAIRS = {
     "Q4_0 + lookup": ("Q4_0", "lookup"),
     "F32 + Q4_0 + lookup": ("F32", "lookup,quantize:Q4_0"),
 }
-AUTO, LIAR = "auto", "always wrong"
+AUTO = "auto"
 ALL = "all"
 STALL = 20  # plain passes: no round of a quiet machine takes as long
-
-
-class AlwaysWrong:
-    """Proposes one token that never comes, at full length; free, as the worst case."""
-
-    name = LIAR
-
-    def __init__(self, token: int) -> None:
-        self._token = token
-
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """See ``Drafter.propose``."""
-        return [Draft((self._token,) * request.length) for request in requests]
-
-    def close(self) -> None:
-        """See ``Drafter.close``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from draftproof.prompts import Task
 
 MATCHES = (4, 3, 2)  # tokens of a plain lookup, the longest first
 DRAFTED = 3  # tokens it drafts
+LIAR = "always wrong"
 FLOORS = {  # it replayed over greedy answers of this model, at the costs of one machine
     "F16 + lookup": {
         "extraction": 1.64,
@@ -147,3 +148,19 @@ def _trace(task: Task, answer: Sequence[int], params: SamplingParams, target: Mo
     read = replace(task, tokens=(*task.tokens, answer[0]))
     rest = replace(params, max_tokens=len(answer) - 1)
     return trace(read, answer[1:], target, PlainLookup(), rest, DRAFTED)
+
+
+class AlwaysWrong:
+    """Proposes one token that never comes, at full length; free, as the worst case."""
+
+    name = LIAR
+
+    def __init__(self, token: int) -> None:
+        self._token = token
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        """See ``Drafter.propose``."""
+        return [Draft((self._token,) * request.length) for request in requests]
+
+    def close(self) -> None:
+        """See ``Drafter.close``."""

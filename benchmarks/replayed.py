@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from control_costs import DRAFTED, FLOORS, PlainLookup
+from control_costs import DRAFTED, FLOORS, LIAR, AlwaysWrong, PlainLookup
 
-from draftproof import Draft, Drafter, DraftRequest, Engine, SamplingParams, Speculation
+from draftproof import Drafter, Engine, SamplingParams, Speculation
 from draftproof.bench.arms import PLAIN
 from draftproof.control.latency import Table
 from draftproof.drafters.chain import ChainDrafter
 from draftproof.drafters.lookup import LookupDrafter
 from draftproof.models import Capabilities, Chunk
 from draftproof.models.table import LetterTokenizer
-from draftproof.plan.profiles import Pass, Profile, load_profile
+from draftproof.plan.profiles import Profile, load_profile, profile_of
 from draftproof.types import Array
 
-AUTO, FLOOR, LIAR = "auto", "simple@3", "wrong"
+AUTO, FLOOR = "auto", "simple@3"
 END = 0
 CALIBRATED = (*range(1, 10), 13, 17)
 
@@ -99,19 +99,6 @@ class Recorded:
         """See ``Model.close``."""
 
 
-class AlwaysWrong:
-    """Proposes the end, which is never what comes, at full length."""
-
-    name = LIAR
-
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        """See ``Drafter.propose``."""
-        return [Draft((END,) * request.length) for request in requests]
-
-    def close(self) -> None:
-        """See ``Drafter.close``."""
-
-
 def texts(found: dict[str, Any]) -> list[Text]:
     """The plain arm's answers of a pair."""
     answers = {row["prompt"]: row["token_ids"] for row in found["rows"] if row["arm"] == PLAIN}
@@ -172,10 +159,7 @@ def one_answer(engine: Engine, target: Recorded, text: Text, params: SamplingPar
 
 def costs(name: str, found: dict[str, Any]) -> Profile:
     """The profile that was asked for."""
-    if name != "here":
-        return load_profile(name)
-    known = {**found["costs"], "passes": tuple(Pass(*one) for one in found["costs"]["passes"])}
-    return Profile(**known)
+    return profile_of(found["costs"]) if name == "here" else load_profile(name)
 
 
 def report(found: dict[str, Any], asked: argparse.Namespace) -> None:
@@ -187,7 +171,7 @@ def report(found: dict[str, Any], asked: argparse.Namespace) -> None:
         **{str(k): (LookupDrafter, k) for k in asked.lengths},
         FLOOR: (PlainLookup, DRAFTED),
         AUTO: (LookupDrafter, None),
-        LIAR: (AlwaysWrong, None),
+        LIAR: (lambda: AlwaysWrong(END), None),
     }
     speeds = {
         name: replay(every, Recorded(profile, vocabulary, asked.noise), *arm)
@@ -195,7 +179,7 @@ def report(found: dict[str, Any], asked: argparse.Namespace) -> None:
     }
     floors = FLOORS.get(found["pair"], {})
     print(f"\n{found['pair']}: answers replayed at the costs of {profile.machine}, {profile.model}")
-    print(f"{'':16s}" + "".join(f"{name:>9s}" for name in (*arms, "of best", "floor")))
+    print(f"{'':16s}" + "".join(f"{name[:8]:>9s}" for name in (*arms, "of best", "floor")))
     for kind, plain in speeds[PLAIN].items():
         fixed = max(speeds[name][kind] for name in (PLAIN, *map(str, asked.lengths)))
         cells = [f"{speeds[name][kind] / plain:9.2f}" for name in arms]

@@ -354,6 +354,17 @@ def test_a_pair_without_room_for_several_sequences_says_so() -> None:
     assert "no memory is left" in batch(found).skipped
 
 
+def nearly_tied(kind: type[table.TableModel], prompts: int) -> Audit:
+    """An audit, without faults, of a target whose two best tokens are equal."""
+    rows = {(): (0.45, 0.45, 0.1), (0,): (0.1, 0.45, 0.45), (1,): (0.45, 0.1, 0.45)}
+    target = kind(rows, "nearly tied", options=ModelOptions(max_sequences=2))
+    drafter = table.TableModel(rows, "draft", options=ModelOptions(max_sequences=2))
+    extent = replace(SMALL, prompts=prompts, tokens=20, rounds=4)
+    found = audit(target, drafter, speculation=Speculation(draft_length=3), seed=3, extent=extent)
+    assert found.passed, [stage.worst for stage in found.stages]
+    return found
+
+
 class Crowded(table.TableModel):
     """A table whose passes over several sequences round otherwise."""
 
@@ -365,12 +376,7 @@ class Crowded(table.TableModel):
 
 
 def test_rounding_in_a_batch_is_measured_in_a_batch() -> None:
-    rows = {(): (0.45, 0.45, 0.1), (0,): (0.1, 0.45, 0.45), (1,): (0.45, 0.1, 0.45)}
-    target = Crowded(rows, "crowded", options=ModelOptions(max_sequences=2))
-    drafter = table.TableModel(rows, "draft", options=ModelOptions(max_sequences=2))
-    extent = replace(SMALL, prompts=3, tokens=20, rounds=4)
-    found = audit(target, drafter, speculation=Speculation(draft_length=3), seed=3, extent=extent)
-    assert found.passed, [stage.worst for stage in found.stages]
+    found = nearly_tied(Crowded, prompts=3)
     numbers = batch(found).numbers
     assert numbers["near_ties"]
     assert 0 < numbers["rounding"] <= 0.01
@@ -544,12 +550,7 @@ class Rounded(table.TableModel):
 
 def test_near_ties_are_told_apart_from_faults() -> None:
     """Two equal tokens: which one is taken depends on the pass alone."""
-    rows = {(): (0.45, 0.45, 0.1), (0,): (0.1, 0.45, 0.45), (1,): (0.45, 0.1, 0.45)}
-    target = Rounded(rows, "rounded", options=ModelOptions(max_sequences=2))
-    drafter = table.TableModel(rows, "draft", options=ModelOptions(max_sequences=2))
-    extent = replace(SMALL, prompts=1, tokens=20, rounds=4)
-    found = audit(target, drafter, speculation=Speculation(draft_length=3), seed=3, extent=extent)
-    assert found.passed, [stage.worst for stage in found.stages]
+    found = nearly_tied(Rounded, prompts=1)
     greedy = found.stages[2]
     assert greedy.numbers["near_ties"]
     assert all(0 <= tie.gap <= tie.bound <= 0.04 for tie in greedy.data["ties"])

@@ -9,7 +9,7 @@ import pytest
 from draftproof import Draft, DraftRequest, Engine, SamplingParams, Speculation
 from draftproof.control import Controller
 from draftproof.control.choice import Rate
-from draftproof.control.rest import ROUNDS
+from draftproof.control.rest import REST
 from draftproof.control.turn import Ask, Kind, Outcome
 from draftproof.drafters.chain import ChainDrafter
 from draftproof.drafters.lookup import LookupDrafter
@@ -60,7 +60,7 @@ def test_a_draft_model_that_does_not_pay_is_thought_of_now_and_then(
     engine = Engine(target, chain, speculation=AUTO)
     done = engine.generate([0, 1, 2, 3], LONG)
     assert done.stats.plain > 350
-    assert 400 / (ROUNDS + 1) <= len(made) < 120
+    assert 400 / (REST + 1) <= len(made) < 120
 
 
 def test_another_sequence_is_decided_on_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

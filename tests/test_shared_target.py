@@ -22,6 +22,8 @@ from toys import (
     tokens_of,
 )
 
+SCORED = [1, 2, 3, 1, 0, 2, 2]
+
 
 @pytest.mark.parametrize("kind", [Toy, NoRollback])
 def test_engines_may_share_a_target_even_in_turns(kind: type[Toy]) -> None:
@@ -86,16 +88,17 @@ def test_an_engine_that_is_gone_in_mid_answer_leaves_no_wrong_entries() -> None:
     check(engine, number, target, longer, params)
 
 
-def test_prompt_log_probabilities_come_once_where_a_cache_is_lost() -> None:
+@pytest.mark.parametrize(("rounds", "other"), [(2, [3, 3, 3]), (1, SCORED)])
+def test_prompt_log_probabilities_come_once(rounds: int, other: list[int]) -> None:
+    """Where another engine has emptied the cache meanwhile, or read the same prompt to its end."""
     target = Toy(1)
     params = SamplingParams(max_tokens=2, ignore_eos=True, prompt_logprobs=1)
-    prompt = [1, 2, 3, 1, 0, 2, 2]
-    alone = Engine(target).generate(prompt, params)
+    alone = Engine(target).generate(SCORED, params)
     one, two = Engine(target, prefill_chunk=2), Engine(target)
-    number = one.submit(prompt, params)
-    one.step()
-    one.step()
-    two.generate([3, 3, 3], SEEDED)
+    number = one.submit(SCORED, params)
+    for _ in range(rounds):
+        one.step()
+    two.generate(other, SEEDED)
     drain(one)
     assert one.completion(number).prompt_logprobs == alone.prompt_logprobs
 
@@ -116,16 +119,3 @@ def test_entries_read_again_are_written_down() -> None:
     assert target._cache[0] == text[:-1]
     drain(staying)
     check(staying, number, target, [1, 2, 3, 1, 0, 2], params)
-
-
-def test_what_another_engine_has_read_is_scored_too() -> None:
-    target = Toy(1)
-    params = SamplingParams(max_tokens=2, ignore_eos=True, prompt_logprobs=1)
-    prompt = [1, 2, 3, 1, 0, 2, 2]
-    alone = Engine(target).generate(prompt, params)
-    one, two = Engine(target, prefill_chunk=2), Engine(target)
-    number = one.submit(prompt, params)
-    one.step()
-    two.generate(prompt, SEEDED)
-    drain(one)
-    assert one.completion(number).prompt_logprobs == alone.prompt_logprobs

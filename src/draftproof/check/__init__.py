@@ -27,7 +27,7 @@ from draftproof.check.stage_law import check_law
 from draftproof.check.stage_rules import check_rules
 from draftproof.check.stage_texts import Text, check_batch, check_greedy, check_seeds
 from draftproof.drafters import Drafter
-from draftproof.errors import DraftproofError, ParameterError, PromptError
+from draftproof.errors import DraftproofError, PairError, ParameterError, PromptError
 from draftproof.models import Model, Progress, load_model
 from draftproof.pair import Pair
 from draftproof.params import SamplingParams
@@ -107,9 +107,6 @@ def audit(
     _refuse(drafter, params, speculation)
     options, clocks = options or ModelOptions(), _clocks(extent.seconds, progress)
     one = replace(options, max_sequences=1)
-    several = replace(
-        options, max_sequences=options.max_sequences if options.max_sequences > 1 else TOGETHER
-    )
     seed = secrets.randbits(32) if seed is None else seed
     texts: list[Text] = []
     with closing(Pair(target, drafter, one, loading, cross_vocabulary)) as pair:
@@ -117,12 +114,8 @@ def audit(
         prompts = _prompts(pair.target, tasks, raw, extent)
         lab = Lab(pair.target, pair.drafter, params, speculation, prompts, seed)
         stages = list(_stages(lab, extent, _twin(target, pair.target, one), clocks, texts))
-    again = partial(Pair, target, drafter, several, loading, cross_vocabulary)
-    if _spec(target) and not _spec(drafter):
-        reason = "the drafter is an object, made for a target of one sequence: give its spec"
-        stages.append(Stage(name="batch", skipped=reason))
-    else:
-        stages.append(_attempt("batch", lambda: _batch(lab, clocks["batch"], again, texts)))
+    again = partial(_again, target, drafter, options, loading, cross_vocabulary)
+    stages.append(_attempt("batch", lambda: _batch(lab, clocks["batch"], again, texts)))
     return Audit(
         target=lab.target.name,
         drafter=lab.drafter.name,
@@ -131,6 +124,19 @@ def audit(
         stages=tuple(stages),
         seconds=time.perf_counter() - began,
     )
+
+
+def _again(target: Any, drafter: Any, options: ModelOptions, *rest: Any) -> Pair:
+    """The pair once more, with room for several sequences.
+
+    Raises:
+        PairError: it cannot be had.
+        UserError: as ``Pair``.
+    """
+    if _spec(target) and not _spec(drafter):
+        raise PairError("the drafter is an object made for one sequence: give its spec")
+    count = options.max_sequences if options.max_sequences > 1 else TOGETHER
+    return Pair(target, drafter, replace(options, max_sequences=count), *rest)
 
 
 def _spec(given: Any) -> bool:

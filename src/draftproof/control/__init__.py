@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from draftproof.control.choice import Budget, Rate
 from draftproof.control.decision import Decision
 from draftproof.control.estimates import Estimates
-from draftproof.control.rest import ROUNDS as REST
-from draftproof.control.rest import Rest
+from draftproof.control.rest import REST, Rest
 from draftproof.control.turn import LONGEST, Ask, Kind, Outcome, Turn
 from draftproof.types import Forecast
 
@@ -39,7 +38,9 @@ class Controller:
         self._rates: dict[int, Rate] = {}
         self._open: Decision | None = None
         self._drawn = any(kind is not Kind.FREE for kind in kinds)
-        self._rest, self._resting, self._due = Rest(), False, 0
+        self._rest, self._resting = Rest(), False
+        self._quiet: tuple[tuple[int, ...], int] | None = None  # for whom nothing was drafted
+        self._due = 0  # rounds until that is decided on again
 
     def open(self, asks: Sequence[Ask], sequences: int, others: int = 0) -> Decision:
         """Begin a round.
@@ -74,14 +75,14 @@ class Controller:
             sequences: all that are in the target's pass.
             asks: what they ask for, made only if it is looked at.
         """
-        same = owners == self._rest.owners and sequences == self._rest.sequences
-        if self._drawn and not (same and self._due > 0):
-            return False
-        if not (same and self._rest.rounds):
+        if self._drawn:
+            if not self._due or (owners, sequences) != self._quiet:
+                return False
+            self._due -= 1
+        rest = self._rest
+        if not rest.rounds or (owners, sequences) != (rest.owners, rest.sequences):
             self._settle_rest()
-            self._rest.begin(asks(), sequences, self.estimates)
-            self._rest.foretell(self.estimates)
-        self._due -= 1
+            rest.begin(asks(), sequences, self.estimates)
         self._resting = True
         return True
 
@@ -118,9 +119,10 @@ class Controller:
         done, self._open = self._open, None
         if done is None:
             return
-        plain = not (done.drawn or prefill) and done.rows == done.sequences
-        self._due = min(REST, int(self.budget.waits)) if plain else 0
-        self._rest.begin([turn.ask for turn in done.turns], done.sequences, self.estimates)
+        if self._drawn:
+            plain = not (done.drawn or prefill) and done.rows == done.sequences
+            self._due = max(0, min(REST, int(self.budget.waits))) if plain else 0
+            self._quiet = (tuple(turn.ask.owner for turn in done.turns), done.sequences)
         turns = {turn.ask.seq: turn for turn in done.turns}
         settled = [(turns[o.seq], o) for o in outcomes if o.seq in turns]
         for turn, outcome in settled:

@@ -71,9 +71,9 @@ class Shared:
         """Count a draft that was chosen: tokens that were expected, and that came."""
         self._promised += promised
         self._kept += accepted
-        for_good = MOST_KEPT / max(MOST_KEPT, self._promised)
-        self._promised *= for_good
-        self._kept *= for_good
+        fade = MOST_KEPT / max(MOST_KEPT, self._promised)
+        self._promised *= fade
+        self._kept *= fade
 
     def doubt(self) -> None:
         """A draft was not chosen: whether it would be believed rightly is forgotten slowly."""
@@ -96,7 +96,7 @@ class Acceptance:
     """
 
     def __init__(self, shared: Shared) -> None:
-        self._shared = shared
+        self.shared = shared
         self._accepted = self._rejected = 0.0  # lately
         self._hoped = self._feared = 0.0  # the same, as the shared chances had it
         self.silent = 0  # rounds without an outcome
@@ -111,19 +111,6 @@ class Acceptance:
         kinds = [_evidence(evidence + place) for place in range(length)]
         known = {kind: self._chance((-2, kind)) for kind in set(kinds)}
         return [known[kind] for kind in kinds]
-
-    @property
-    def trust(self) -> float:
-        """See ``Shared.trust``."""
-        return self._shared.trust
-
-    def keep(self, promised: float, accepted: int) -> None:
-        """See ``Shared.keep``."""
-        self._shared.keep(promised, accepted)
-
-    def doubt(self) -> None:
-        """See ``Shared.doubt``."""
-        self._shared.doubt()
 
     def row(self, place: int, top: int) -> float:
         """The chance of a token drawn from a row, given its place in the draft and its class."""
@@ -147,7 +134,7 @@ class Acceptance:
             evaluated: how many were judged.
         """
         for place, top in enumerate(tops[:evaluated]):
-            self._shared.add(UNSEEN, place < accepted)
+            self.shared.add(UNSEEN, place < accepted)
             self._count((min(place, LATE), top), place < accepted)
 
     def settle_unseen(self, accepted: int, evaluated: int) -> None:
@@ -156,12 +143,12 @@ class Acceptance:
             self._count(UNSEEN, place < accepted)
 
     def _chance(self, kind: Class) -> float:
-        chance, odds = self._shared.chance(kind), self._odds
+        chance, odds = self.shared.chance(kind), self._odds
         return chance * odds / (chance * odds + 1 - chance)
 
     def _count(self, kind: Class, accepted: bool) -> None:
-        self._shared.add(kind, accepted)  # first, or both would learn all of a surprise
-        chance = self._shared.chance(kind)
+        self.shared.add(kind, accepted)  # first, or both would learn all of a surprise
+        chance = self.shared.chance(kind)
         self._fade(1 - 1 / RECENT)
         self.silent = 0
         self._accepted += accepted

@@ -15,7 +15,7 @@ from draftproof.control.acceptance import top_class
 from draftproof.control.choice import Budget, Choice, Rate, Way, choose
 from draftproof.control.estimates import Estimates
 from draftproof.control.times import Times
-from draftproof.control.turn import Kind, Turn, context
+from draftproof.control.turn import Kind, Turn, mean_written
 from draftproof.types import Forecast
 
 QUIET = 32  # rounds without a word after which a drafter is worth trying, at a fixed length
@@ -67,13 +67,13 @@ class Decision:
         self.turns = turns
         self.sequences = sequences
         self.others = others
-        self.context = context(turns)
+        self.context = mean_written([turn.ask for turn in turns])
         self.sampled = any(turn.ask.sampled for turn in turns)
         self.probe = False
         self.drafting = 0.0
         self.drawn = False
         self.kinds, self._estimates, self._budget = kinds, estimates, budget
-        self._times = Times(kinds, estimates)
+        self._times = Times(kinds, estimates, self.context)
         self._long_run, self._clock = rate, clock
         both = Kind.FREE in kinds and len(set(kinds)) > 1
         self._mixtures: list[Kinds] = [tuple(Kind), FREE] if both else [tuple(Kind)]
@@ -219,7 +219,7 @@ class Decision:
         """
         seconds, count = self._clock() - self._begun, len(seen)
         self._estimates.observe_draft(place, self._reading, count, seconds, self.context)
-        self.drafting += self._estimates.draft_pass(place, self._reading, count, self.context)
+        self.drafting += self._times.one(place, self._reading, count)
         turns = [self._by_seq[seq] for seq, _ in seen]
         tops = [top_class(top) for _, top in seen]
         ways = [turn.ahead(top) for turn, top in zip(turns, tops, strict=True)]
@@ -238,7 +238,7 @@ class Decision:
         if not free:
             return lengths
         self._price()
-        each = self._estimates.draft_pass(place, len(turns), len(turns), self.context)
+        each = self._times.one(place, len(turns), len(turns))
         passes = [each * more for more in range(max(lengths))]
         begins = self.probe and not any(turn.tops for turn in turns)
         mine = [ways[at] for at in free]
@@ -260,8 +260,7 @@ class Decision:
             seconds = (self._clock() - self._begun) / longest
             count = len(drafted)
             self._estimates.observe_draft(place, count, count, seconds, self.context)
-            each = self._estimates.draft_pass(place, count, count, self.context)
-            self.drafting += longest * each
+            self.drafting += longest * self._times.one(place, count, count)
         for seq, tokens in drafted:
             turn = self._by_seq[seq]
             turn.length = tokens

@@ -37,7 +37,7 @@ class Estimates:
         if stream is None or stream.owner != ask.owner:
             chances = [Acceptance(shared) for shared in self._shared[ask.sampled]]
             hindsight = Hindsight([Places() for _ in chances])
-            stream = Stream(ask.owner, chances, [0] * len(chances), hindsight)
+            stream = Stream(ask.owner, chances, {}, hindsight)
             self.streams[ask.seq] = stream
         return stream
 
@@ -45,7 +45,7 @@ class Estimates:
         """Whether anything is known of the target's passes, and the clock runs."""
         return self.target.seconds(sequences, sequences) > 0
 
-    def verify(self, sequences: int, more: int, sampled: bool, context: float = 0.0) -> list[float]:
+    def verify(self, sequences: int, more: int, sampled: bool, context: float) -> list[float]:
         """Seconds of a target pass and of judging its rows, by drafted tokens.
 
         Where nothing is known a pass takes 1, whatever its tokens.
@@ -61,11 +61,12 @@ class Estimates:
             return [1.0] * (more + 1)
         judging = self._judging[sampled]
         each = judging.seconds / judging.tokens if judging.tokens else 0.0
-        each += self.target.attention.each * context
-        first = each * sequences + self.target.attention.shared * sequences * context
+        attention = self.target.attention
+        first = each * sequences + attention.seconds(sequences, sequences, context)
+        each += attention.each * context
         return [seconds + first + each * extra for extra, seconds in enumerate(row)]
 
-    def draft_pass(self, place: int, unread: int, sequences: int, context: float = 0.0) -> float:
+    def draft_pass(self, place: int, unread: int, sequences: int, context: float) -> float:
         """Seconds of a drafter's pass over so many tokens of so many sequences."""
         tokens = max(1, min(unread, READING))
         return self.passes[place].seconds(tokens, sequences, context) * max(1.0, unread / tokens)

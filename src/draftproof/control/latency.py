@@ -166,11 +166,17 @@ class Latency:
         return curve[tokens : tokens + more + 1]
 
     def _curve(self, sequences: int, size: int) -> list[float]:
-        """Seconds by number of tokens, from 0 to ``size - 1``; 0 where nothing was measured."""
+        """Seconds by number of tokens, from 0 to ``size - 1``; 0 where nothing was measured.
+
+        It is a stretched copy of that of one sequence, or of the adopted one.
+        """
         from draftproof.control.curves import stretched, through  # NumPy takes long to import
 
-        base = self._base(sequences, size)
-        if not base:
+        if sequences > 1 and self.known(1):
+            base = self.row(0, 1, size - 1)
+        elif sequences == 1 and self._adopted:
+            base = through({n: (s, MEASURED) for n, s in self._adopted.items()}, size)
+        else:
             of = self._of(sequences)
             points = {n: (self._usual(n, sequences, e), len(e)) for n, e in of.items()}
             return through(points, size)
@@ -181,15 +187,6 @@ class Latency:
             if n < size and _comparable(count, sequences)
         ]
         return stretched(base, measured, sequences)
-
-    def _base(self, sequences: int, size: int) -> list[float]:
-        """What a curve is a stretched copy of: that of one sequence, or the adopted one."""
-        from draftproof.control.curves import through
-
-        if sequences > 1:
-            return self.row(0, 1, size - 1) if self.known(1) else []
-        points = {n: (seconds, MEASURED) for n, seconds in self._adopted.items()}
-        return through(points, size) if points else []
 
     def _of(self, sequences: int) -> dict[int, Entry]:
         return self._entries.get(sequences, {})

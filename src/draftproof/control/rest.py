@@ -16,7 +16,7 @@ from draftproof.control.estimates import Estimates
 from draftproof.control.turn import Ask, Stream, mean_written
 from draftproof.types import Forecast
 
-ROUNDS = 7  # between two decisions on draft models that draft nothing at present
+REST = 7  # rounds between two decisions on draft models that draft nothing at present
 
 
 @dataclass(slots=True)
@@ -42,15 +42,16 @@ class Rest:
     forecast: Forecast | None = None
 
     def begin(self, asks: Sequence[Ask], sequences: int, estimates: Estimates) -> None:
-        """Of other sequences."""
+        """Begin anew."""
         self.owners = tuple(ask.owner for ask in asks)
         self.sequences = sequences
         self.streams = [estimates.stream(ask) for ask in asks]
         self.sampled = any(ask.sampled for ask in asks)
         self.context = mean_written(asks)
+        self._plain(estimates)
 
-    def foretell(self, estimates: Estimates) -> float:
-        """Seconds of a plain round, at scale 1."""
+    def _plain(self, estimates: Estimates) -> float:
+        """Seconds of a plain round, at scale 1; they are foretold of the rounds from here on."""
         plain = estimates.verify(self.sequences, 0, self.sampled, self.context)[0]
         known = estimates.known(self.sequences)
         self.forecast = Forecast(1.0, plain * estimates.scale.value, False) if known else None
@@ -58,7 +59,7 @@ class Rest:
 
     def settle(self, estimates: Estimates, budget: Budget, rate: Rate) -> None:
         """Count the rounds as what they were."""
-        plain = self.foretell(estimates)
+        plain = self._plain(estimates)
         budget.earn(self.rounds)
         rate.add(self.sequences, plain, self.rounds)
         for stream in self.streams:

@@ -9,28 +9,29 @@ from collections.abc import Sequence
 
 from draftproof.control.choice import choose
 from draftproof.control.estimates import Estimates
-from draftproof.control.turn import LONGEST, Kind, Turn, context
+from draftproof.control.turn import LONGEST, Kind, Turn
 
 AHEAD = 64  # tokens of an answer that reading the text before it has to pay for
 
 
 class Times:
-    """Of one engine's drafters, at scale 1.
+    """Of the drafters in one round, at scale 1.
 
     Args:
         kinds: what they are, by place.
         estimates: what is known.
+        context: tokens of each sequence, on average.
     """
 
-    def __init__(self, kinds: Sequence[Kind], estimates: Estimates) -> None:
-        self._kinds, self._estimates = kinds, estimates
+    def __init__(self, kinds: Sequence[Kind], estimates: Estimates, context: float) -> None:
+        self._kinds, self._estimates, self._context = kinds, estimates, context
 
     def passes(self, turns: Sequence[Turn], places: Sequence[int | None]) -> list[float]:
         """Seconds of drafting by the number of passes."""
         drawn = self.drawn(turns, places)
         if not drawn:
             return [0.0]
-        each = sum(self._pass(place, len(mine), mine) for place, mine in drawn)
+        each = sum(self.one(place, len(mine), len(mine)) for place, mine in drawn)
         left = max(min(AHEAD, turn.ask.left) for turn in turns)
         first = self.behind(turns, places) / left
         deepest = max(turn.ask.room for turn in turns)
@@ -40,12 +41,13 @@ class Times:
         """Seconds that the drafters take to catch up with the text, beyond one pass."""
         seconds = 0.0
         for place, mine in self.drawn(turns, places):
-            first = self._pass(place, self.unread(place, mine), mine)
-            seconds += first - self._pass(place, len(mine), mine)
+            first = self.one(place, self.unread(place, mine), len(mine))
+            seconds += first - self.one(place, len(mine), len(mine))
         return seconds
 
-    def _pass(self, place: int, unread: int, turns: Sequence[Turn]) -> float:
-        return self._estimates.draft_pass(place, unread, len(turns), context(turns))
+    def one(self, place: int, unread: int, sequences: int) -> float:
+        """Seconds of a drafter's pass over so many tokens of so many sequences."""
+        return self._estimates.draft_pass(place, unread, sequences, self._context)
 
     def drawn(
         self, turns: Sequence[Turn], places: Sequence[int | None]
@@ -61,7 +63,7 @@ class Times:
         """Tokens that the first pass of a drafter has to read."""
         if self._kinds[place] is not Kind.GUIDED:
             return len(turns)
-        return sum(max(1, turn.ask.written - turn.stream.read[place]) for turn in turns)
+        return sum(max(1, turn.ask.written - turn.stream.read.get(place, 0)) for turn in turns)
 
     def promises(self, turn: Turn, place: int, sequences: int, sampled: bool) -> bool:
         """Whether a drafter's drafts would be worth the time that it takes to read the prompt.
@@ -75,7 +77,7 @@ class Times:
         if not self._estimates.known(1):
             return True
         room = min(LONGEST, turn.ask.left - 1)
-        written = context([turn])
+        written = turn.ask.written
         verify = self._estimates.verify(sequences, room, sampled, written)
         each = self._estimates.draft_pass(place, sequences, sequences, written) / sequences
         passes, rate = [each * more for more in range(room + 1)], sequences / verify[0]

@@ -18,6 +18,10 @@ LONGEST = 16
 """Most tokens of a draft whose length is not fixed."""
 
 
+ENDLESS = 1 << 20
+"""More tokens than any answer has."""
+
+
 class Kind(Enum):
     """What a drafter is to the controller.
 
@@ -54,7 +58,7 @@ class Ask(NamedTuple):
     fixed: bool = False
     sampled: bool = False
     reading: bool = False
-    left: int = 1 << 20
+    left: int = ENDLESS
 
 
 class Outcome(NamedTuple):
@@ -73,13 +77,13 @@ class Stream:
     Attributes:
         owner: the request.
         chances: by drafter.
-        read: tokens each drafter has taken in.
+        read: tokens each drafter has taken in, by its place; where that was looked at.
         hindsight: what its rounds did.
     """
 
     owner: int
     chances: list[Acceptance]
-    read: list[int]
+    read: dict[int, int]
     hindsight: Hindsight
 
 
@@ -120,7 +124,7 @@ class Turn:
                 self.ways[place] = self.unread(place, room)
             elif offer and offer[0]:
                 known = chances.agreeing(offer[1], len(offer[0]))
-                self.ways[place] = Way(_survival(known, chances.trust))
+                self.ways[place] = Way(_survival(known, chances.shared.trust))
 
     def unread(self, place: int, room: int) -> Way:
         """What a draft model may draft, before any of its rows is known."""
@@ -155,9 +159,10 @@ class Turn:
                 del agreed[agreed.index(False) + 1 :]
             chances = self.stream.chances[place]
             if place == self.speaker and not self.ask.fixed:
-                chances.keep((self.expected - 1) / chances.trust, outcome.accepted)
+                promised = (self.expected - 1) / chances.shared.trust
+                chances.shared.keep(promised, outcome.accepted)
             else:
-                chances.doubt()
+                chances.shared.doubt()
             chances.settle_agreeing(evidence, agreed)
             self.stream.hindsight.drafters[place].add(sum(agreed), len(agreed))
         for place in self.ways.keys() - self.offers.keys():
@@ -182,11 +187,6 @@ class Turn:
 def mean_written(asks: Sequence[Ask]) -> float:
     """Tokens of each sequence, on average."""
     return sum(ask.written for ask in asks) / len(asks) if asks else 0.0
-
-
-def context(turns: Sequence[Turn]) -> float:
-    """Tokens of each sequence, on average."""
-    return mean_written([turn.ask for turn in turns])
 
 
 def _survival(chances: Sequence[float], start: float = 1.0) -> list[float]:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from draftproof.control.turn import ENDLESS
 from draftproof.errors import PairError, ParameterError, UserError
 from draftproof.models import Model, Progress, load_model
 from draftproof.noise import Noise
@@ -52,7 +53,7 @@ class DraftRequest(NamedTuple):
     processors: Processors | None = None
     auto: bool = False
     guide: Guide | None = None
-    left: int = 1 << 20
+    left: int = ENDLESS
 
 
 class Drafter(Protocol):
@@ -93,7 +94,7 @@ class GuidedDrafter(Drafter, Protocol):
     model: Model
     reads: bool
 
-    def read(self, request: DraftRequest) -> int:
+    def known(self, request: DraftRequest) -> int:
         """How many of the request's leading tokens it has read."""
 
 

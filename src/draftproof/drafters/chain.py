@@ -142,8 +142,8 @@ class _Made:
     def look(self, place: int, drafter: GuidedDrafter, decision: Decision) -> None:
         """What a draft model has read of an earlier text need not be read again."""
         for turn in decision.turns:
-            if not turn.stream.read[place]:
-                turn.stream.read[place] = drafter.read(self._by_seq[turn.ask.seq])
+            if place not in turn.stream.read:
+                turn.stream.read[place] = drafter.known(self._by_seq[turn.ask.seq])
 
     def draw(self, place: int, drafter: Drafter, decision: Decision, alone: bool) -> None:
         """Let a drafter speak where it was chosen.

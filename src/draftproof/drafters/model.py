@@ -57,13 +57,10 @@ class DraftModel(ABC):
             active = [run for run in active if run.pending]
         return [run.draft() for run in runs]
 
-    def read(self, request: DraftRequest) -> int:
-        """See ``GuidedDrafter.read``."""
-        record = self._records.get(request.seq)
-        if record is None:
-            return 0
-        record.cut(self.model.length(request.seq))
-        return record.agree(request._replace(tokens=self._read(request, record)))
+    def known(self, request: DraftRequest) -> int:
+        """See ``GuidedDrafter.known``."""
+        record, tokens = self._text(request)
+        return record.agree(request._replace(tokens=tokens))
 
     def _advance(self, active: Sequence[Run]) -> None:
         """One pass of the draft model: one more token for each."""
@@ -95,11 +92,15 @@ class DraftModel(ABC):
     ) -> Run:
         """What drafts for one sequence in one round."""
 
-    def _begin(self, request: DraftRequest) -> Run:
-        """Bring the record and the cache in line with the committed tokens."""
+    def _text(self, request: DraftRequest) -> tuple[Record, Sequence[int]]:
+        """What is cached of a sequence, and its committed tokens."""
         record = self._records.setdefault(request.seq, Record())
         record.cut(self.model.length(request.seq))  # whoever measured the model has emptied it
-        tokens = self._read(request, record)
+        return record, self._read(request, record)
+
+    def _begin(self, request: DraftRequest) -> Run:
+        """Bring the record and the cache in line with the committed tokens."""
+        record, tokens = self._text(request)
         room = self.model.capabilities.context_length - len(tokens) + 1
         if room <= 0:
             context = self.model.capabilities.context_length

@@ -127,7 +127,7 @@ def load_profile(name: str) -> Profile:
                 f"--save-profile, or one of {', '.join(shipped())}"
             ) from None
     try:
-        return _profile(json.loads(data))
+        return profile_of(json.loads(data))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ParameterError(
@@ -135,8 +135,12 @@ def load_profile(name: str) -> Profile:
         ) from None
 
 
-def _profile(data: dict[str, Any]) -> Profile:
-    """Raises ValueError, KeyError or TypeError where something is wrong."""
+def profile_of(data: dict[str, Any]) -> Profile:
+    """A profile from what a file holds.
+
+    Raises:
+        ValueError, KeyError, TypeError: something is wrong with it.
+    """
     kind = data["kind"]
     if kind not in (MEASURED, ROOFLINE):
         raise ValueError(f"it is of kind {kind!r}")
